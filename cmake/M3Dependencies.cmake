@@ -1,0 +1,12 @@
+# Libraries from the system's packages (scripts/packages.txt lists them).
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+
+add_library(m3_dependencies INTERFACE)
+target_link_libraries(m3_dependencies INTERFACE Threads::Threads nlohmann_json::nlohmann_json fmt::fmt
+                                                spdlog::spdlog CLI11::CLI11 PkgConfig::pcre2)

@@ -1,0 +1,25 @@
+// What goes wrong, as one line for a person: what, where, what to do.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace m3 {
+
+enum class ErrorKind {
+  usage,     // the call or the command line is wrong; programs exit with 2, servers answer 4xx
+  input,     // a file, checkpoint or request has unusable content
+  resource,  // memory, disk, or a file that cannot be opened or written
+  internal,  // a fault of this program
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+}  // namespace m3

@@ -1,0 +1,53 @@
+// A fixed set of threads that split a range of indices; the split never changes a result.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace m3 {
+
+class ThreadPool {
+ public:
+  // `threads` >= 1, the calling thread included. 0 = one for each physical core this process may use.
+  explicit ThreadPool(int threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls work(thread) once on every thread, 0 <= thread < size(), and waits for all. The first exception is
+  // thrown again here. Not re-entrant; one caller at a time.
+  void run(const std::function<void(int thread)>& work);
+
+  // Static split of [0, count) in units of `grain` indices: work(begin, end, thread). Each thread gets one
+  // contiguous range, always the same for the same count, so that memory stays with the core that touched it.
+  void split(std::int64_t count, std::int64_t grain,
+             const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
+
+  // Dynamic split for uneven work: work(index, thread) for every index, taken in ascending order.
+  void each(std::int64_t count, const std::function<void(std::int64_t index, int thread)>& work);
+
+ private:
+  void worker(int thread);
+  void run_one(int thread);
+
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  const std::function<void(int)>* work_ = nullptr;
+  std::uint64_t generation_ = 0;
+  int running_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr failure_;
+};
+
+// Physical cores in this process's affinity mask (hardware threads of one core count once), at least 1.
+int physical_cores();
+
+}  // namespace m3

@@ -1,0 +1,47 @@
+// A published checkpoint, opened: configuration, validated tensors, weights as views (spec §2).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/checkpoint/config.h"
+#include "src/checkpoint/text_weights.h"
+
+namespace m3 {
+
+struct OpenOptions {
+  // "" keeps the stored formats; "ptpc_fp8" quantises linears at load (per-channel e4m3 weights, per-token e4m3
+  // activations). Embedding, head, router, norms and everything already in 8 or 4 bits stay as stored.
+  std::string quantization;
+  // Tensor-name patterns ('*' matches any run of characters) that online quantisation leaves alone.
+  std::vector<std::string> quantization_exclude;
+};
+
+class Checkpoint {
+ public:
+  // Validates everything before returning: each expected tensor present with its shape and type, nothing
+  // unexplained left over. Errors list the first 20 problems and a count, each with name, expected, found.
+  static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
+  ~Checkpoint();
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+
+  const ModelConfig& config() const;
+  const TextWeights& weights() const;
+  const std::filesystem::path& directory() const;
+  std::int64_t text_weight_bytes() const;  // stored bytes of the text model, scales included
+
+  // Weights drawn from the seeded generator instead of files, in memory (see seeded_weights.h). `format` is
+  // bf16, mxfp8, mxfp4 (routed experts, rest bf16), nvfp4 (routed experts, rest mxfp8) or fp8.
+  static Checkpoint random(const ModelConfig& config, const std::string& format, std::uint64_t seed);
+
+ private:
+  struct Contents;
+  explicit Checkpoint(std::unique_ptr<Contents> contents);
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace m3

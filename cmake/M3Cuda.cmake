@@ -1,0 +1,20 @@
+# The CUDA backend: M3_CUDA = AUTO builds it where it can be built, OFF never, ON or stop.
+# Lines that begin with "m3: " are shown by ./run and ./test.
+set(M3_CUDA AUTO CACHE STRING "The CUDA backend: AUTO, ON or OFF")
+set_property(CACHE M3_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT M3_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "M3_CUDA is \"${M3_CUDA}\"; it must be AUTO, ON or OFF")
+endif()
+
+if(NOT M3_CUDA STREQUAL "OFF")
+  find_program(M3_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
+  if(NOT M3_NVCC)
+    set(m3_no_cuda "nvcc was not found")
+  else()
+    set(m3_no_cuda "this version has no CUDA backend yet (nvcc is at ${M3_NVCC})")
+  endif()
+  if(M3_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "M3_CUDA=ON, but ${m3_no_cuda}; configure with -DM3_CUDA=OFF for the CPU alone")
+  endif()
+  message(STATUS "m3: CUDA is left out: ${m3_no_cuda}")
+endif()

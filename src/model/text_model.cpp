@@ -1,0 +1,237 @@
+#include "src/model/text_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/base/error.h"
+#include "src/model/rotary.h"
+
+namespace m3::model {
+
+namespace {
+
+ops::MlpWeights mlp_weights(const ExpertWeights& weights) { return {weights.gate, weights.up, weights.down}; }
+
+// Cuts a workspace into 64-byte aligned pieces; with no memory it only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : memory_(memory) {}
+
+  std::byte* take(std::int64_t bytes) {
+    std::byte* piece = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    return piece;
+  }
+  ops::Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
+    return {dtype, rows, columns, columns, take(rows * columns * static_cast<std::int64_t>(dtype_size(dtype)))};
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace
+
+TextModel::TextModel(const ModelConfig& config, const TextWeights& weights, ops::Backend& backend)
+    : config_(&config), weights_(&weights), backend_(&backend) {
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    const TextLayerWeights& stored = weights.layers[i];
+    Layer layer{.kind = config.layers[i], .weights = &stored, .qkv = {stored.q_proj, stored.k_proj, stored.v_proj},
+                .experts = {}, .shared = {}, .dense = {}};
+    if (layer.chooses_blocks()) {
+      layer.qkv.push_back(stored.index_q_proj);
+      layer.qkv.push_back(stored.index_k_proj);
+    }
+    if (layer.kind.moe) {
+      for (const ExpertWeights& expert : stored.experts) layer.experts.push_back(mlp_weights(expert));
+      layer.shared = mlp_weights(stored.shared);
+    } else {
+      layer.dense = mlp_weights(stored.dense);
+    }
+    layers_.push_back(std::move(layer));
+  }
+  Rotary rotary = make_rotary(config);
+  inv_freq_ = std::move(rotary.inv_freq);
+  rotary_factor_ = rotary.factor;
+}
+
+ops::Limits TextModel::limits(std::int64_t tokens, std::int64_t sequences, std::int64_t context,
+                              std::int64_t logits_rows) const {
+  ops::Limits limits;
+  limits.tokens = tokens;
+  limits.sequences = sequences;
+  limits.context = context;
+  limits.logits_rows = logits_rows;
+  limits.hidden = config_->hidden_size;
+  limits.query_heads = config_->num_attention_heads;
+  limits.kv_heads = config_->num_key_value_heads;
+  limits.widest_linear = (limits.query_heads + 3 * limits.kv_heads + 1) * head_dim;
+  limits.intermediate = std::max({config_->intermediate_size, config_->shared_intermediate_size,
+                                  config_->dense_intermediate_size});
+  limits.experts = config_->num_local_experts;
+  limits.experts_per_token = config_->num_experts_per_tok;
+  limits.topk_blocks = config_->topk_blocks;
+  limits.vocab = config_->vocab_size;
+  return limits;
+}
+
+void TextModel::bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) {
+  limits_ = limits;
+  Carver carver(workspace.data());
+  const DType dtype = backend_->activation_dtype();
+  const std::int64_t tokens = limits.tokens;
+  at_.residual = carver.tensor(dtype, tokens, limits.hidden);
+  at_.normed = carver.tensor(dtype, tokens, limits.hidden);
+  at_.delta = carver.tensor(dtype, tokens, limits.hidden);
+  at_.packed = carver.tensor(dtype, tokens, limits.widest_linear);
+  at_.q = carver.tensor(dtype, tokens, limits.query_heads * head_dim);
+  at_.attended = carver.tensor(dtype, tokens, limits.query_heads * head_dim);
+  at_.index_q = carver.tensor(dtype, tokens, limits.kv_heads * head_dim);
+  at_.rotary = carver.tensor(DType::f32, tokens, rotary_dim);
+  const auto ints = [&](std::int64_t count) { return reinterpret_cast<std::int32_t*>(carver.take(count * 4)); };
+  at_.block_ids = ints(tokens * limits.kv_heads * limits.topk_blocks);
+  at_.routing.experts_per_token = config_->num_experts_per_tok;
+  at_.routing.expert_ids = ints(tokens * limits.experts_per_token);
+  at_.routing.expert_weights =
+      reinterpret_cast<float*>(carver.take(tokens * limits.experts_per_token * static_cast<std::int64_t>(sizeof(float))));
+  const std::int64_t backend_bytes = backend_->workspace_bytes(limits);
+  std::byte* rest = carver.take(backend_bytes);
+  if (carver.used() > static_cast<std::int64_t>(workspace.size())) {
+    fail_internal("a workspace of {} bytes where {} are needed", workspace.size(), carver.used());
+  }
+  backend_->bind_workspace({rest, static_cast<std::size_t>(backend_bytes)}, limits);
+}
+
+std::int64_t TextModel::workspace_bytes(const ops::Limits& limits) const {
+  const auto word = static_cast<std::int64_t>(dtype_size(backend_->activation_dtype()));
+  const std::int64_t row = word * (3 * limits.hidden + limits.widest_linear +
+                                   (2 * limits.query_heads + limits.kv_heads) * head_dim) +
+                           4 * (rotary_dim + limits.kv_heads * limits.topk_blocks + 2 * limits.experts_per_token);
+  return limits.tokens * row + backend_->workspace_bytes(limits) + 16 * 64;  // 12 pieces, each rounded up to 64
+}
+
+void TextModel::set_rows(std::int64_t tokens) {
+  for (ops::Tensor* tensor : {&at_.residual, &at_.normed, &at_.delta, &at_.packed, &at_.q, &at_.attended,
+                              &at_.index_q, &at_.rotary}) {
+    tensor->rows = tokens;
+  }
+}
+
+// One layer's attention: h -> q, k, v (and the indexer's pair) -> pages -> blocks -> output projection.
+void TextModel::attention(const Layer& layer, const ops::Batch& batch, const ops::LayerPages& pages,
+                          const ForwardOptions& options) {
+  const TextLayerWeights& weights = *layer.weights;
+  const int query_heads = config_->num_attention_heads;
+  const int kv_heads = config_->num_key_value_heads;
+  const int index_heads = layer.chooses_blocks() ? kv_heads : 0;
+
+  ops::Tensor packed = at_.packed;
+  packed.columns = (query_heads + 2 * kv_heads + (index_heads > 0 ? index_heads + 1 : 0)) * head_dim;
+  packed.row_stride = packed.columns;
+  backend_->linear(at_.normed, layer.qkv, packed);
+
+  const ops::QkvFinish finish{.query_heads = query_heads, .kv_heads = kv_heads, .index_heads = index_heads,
+                              .rotary_dim = rotary_dim, .eps = config_->rms_norm_eps, .gemma = true,
+                              .q_norm = weights.q_norm, .k_norm = weights.k_norm,
+                              .index_q_norm = weights.index_q_norm, .index_k_norm = weights.index_k_norm};
+  backend_->qkv_finish(batch, finish, packed, at_.rotary, pages, at_.q, index_heads > 0 ? at_.index_q : ops::Tensor{});
+
+  ops::Attention attention{.query_heads = query_heads, .kv_heads = kv_heads, .scale = 1.0f / std::sqrt(128.0f)};
+  if (!layer.kind.sparse_attention) {
+    backend_->attend_dense(batch, attention, at_.q, pages, at_.attended);
+  } else {
+    if (layer.chooses_blocks()) {
+      const ops::SelectBlocks select{.index_heads = kv_heads, .topk = config_->topk_blocks,
+                                     .init_blocks = config_->init_blocks, .local_blocks = config_->local_blocks,
+                                     .dropped = options.dropped_blocks};
+      backend_->select_blocks(batch, select, at_.index_q, pages, at_.block_ids);
+    }
+    attention.topk = config_->topk_blocks;
+    backend_->attend_sparse(batch, attention, at_.q, pages, at_.block_ids, at_.attended);
+  }
+  backend_->linear(at_.attended, {&weights.o_proj, 1}, at_.delta);
+}
+
+void TextModel::feed_forward(const Layer& layer) {
+  const ops::Activation activation{config_->swiglu_alpha, config_->swiglu_limit, config_->swiglu_beta};
+  if (!layer.kind.moe) return backend_->mlp(at_.normed, layer.dense, activation, at_.delta);
+  backend_->route(at_.normed, layer.weights->router, layer.weights->e_score_correction_bias, at_.routing);
+  backend_->experts(at_.normed, at_.routing, 0, layer.experts, &layer.shared, config_->routed_scaling_factor,
+                    activation, at_.delta);
+}
+
+void TextModel::forward(const ops::Batch& batch, const kv::PagePool& pages, std::span<const std::int32_t> logits_rows,
+                        const ops::Tensor& logits, const std::int32_t* previous, const ForwardTaps& taps,
+                        const ForwardOptions& options) {
+  if (batch.tokens > limits_.tokens || batch.sequences > limits_.sequences) {
+    fail_internal("a batch of {} tokens in {} sequences, planned for {} in {}", batch.tokens, batch.sequences,
+                  limits_.tokens, limits_.sequences);
+  }
+  set_rows(batch.tokens);
+  const auto show_residual = [&](int boundary) {
+    if (taps.on_residual && std::ranges::count(taps.boundaries, boundary) > 0) taps.on_residual(boundary, at_.residual);
+  };
+  const auto norm = [&](const std::vector<float>& weight) {
+    return ops::NormWeight{.weight = weight, .eps = config_->rms_norm_eps, .gemma = true};
+  };
+
+  backend_->embed(batch, weights_->embed_tokens, previous, at_.residual);
+  backend_->rotary_table(batch, inv_freq_, rotary_factor_, at_.rotary);
+  ops::Tensor delta;  // what the last layer adds; nothing before the first
+  for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
+    const Layer& layer = layers_[static_cast<std::size_t>(i)];
+    ops::LayerPages layer_pages = pages.layer(i);
+    layer_pages.k_scale = layer.weights->k_scale;
+    layer_pages.v_scale = layer.weights->v_scale;
+
+    backend_->add_norm(at_.residual, delta, norm(layer.weights->input_layernorm), at_.normed, nullptr);
+    show_residual(i);
+    attention(layer, batch, layer_pages, options);
+    if (taps.on_block_ids && layer.kind.sparse_attention) taps.on_block_ids(i, at_.block_ids);
+    backend_->add_norm(at_.residual, at_.delta, norm(layer.weights->post_attention_layernorm), at_.normed, nullptr);
+    feed_forward(layer);
+    if (taps.on_routing && layer.kind.moe) taps.on_routing(i, at_.routing);
+    delta = at_.delta;
+  }
+  backend_->add_norm(at_.residual, delta, norm(weights_->norm), at_.normed, nullptr);
+  show_residual(static_cast<int>(layers_.size()));
+  if (taps.on_final_norm) taps.on_final_norm(at_.normed);
+  if (!logits_rows.empty()) backend_->logits(at_.normed, logits_rows, weights_->lm_head, logits);
+}
+
+std::vector<kv::LayerCache> TextModel::cache_layers() const {
+  std::vector<kv::LayerCache> caches;
+  for (const Layer& layer : layers_) {
+    caches.push_back({.kv_heads = config_->num_key_value_heads, .index_k = layer.chooses_blocks()});
+  }
+  return caches;
+}
+
+std::string TextModel::cache_fingerprint() const {
+  std::string schedule;
+  for (const Layer& layer : layers_) schedule += layer.chooses_blocks() ? 'C' : layer.kind.sparse_attention ? 'S' : 'D';
+  return fmt::format("hidden={};kv={};theta={};layers={}", config_->hidden_size, config_->num_key_value_heads,
+                     config_->rope_theta, schedule);
+}
+
+std::int64_t TextModel::active_weight_bytes() const {
+  const auto bytes = [](const ops::MlpWeights& weights) {
+    return weights.gate.stored_bytes() + weights.up.stored_bytes() + weights.down.stored_bytes();
+  };
+  std::int64_t total = weights_->lm_head.stored_bytes();
+  for (const Layer& layer : layers_) {
+    for (const WeightMatrix& weight : layer.qkv) total += weight.stored_bytes();
+    total += layer.weights->o_proj.stored_bytes();
+    if (layer.kind.moe) {
+      total += layer.weights->router.stored_bytes() + bytes(layer.shared);
+      total += bytes(layer.experts.front()) * config_->num_experts_per_tok;
+    } else {
+      total += bytes(layer.dense);
+    }
+  }
+  return total;
+}
+
+}  // namespace m3::model

@@ -1,0 +1,42 @@
+# The same work as the scripts, by name. `make` alone lists it.
+.DEFAULT_GOAL := help
+.PHONY: help build run test bench fuzz lint format asan tsan debug clean
+ARGS ?=
+
+help: ## what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+build: ## build/release/m3
+	@scripts/install_packages.sh build
+	@scripts/build.sh release m3
+
+run: ## ./run; ARGS="--prompt Hello" for m3 run
+	@./run $(ARGS)
+
+test: ## ./test; ARGS="-R tokenizer" for ctest
+	@./test $(ARGS)
+
+bench: ## the micro-benchmarks; ARGS for Google Benchmark
+	@scripts/bench.sh $(ARGS)
+
+fuzz: ## every fuzz target for 60 s each; ARGS="NAME SECONDS" for one
+	@scripts/fuzz.sh $(ARGS)
+
+lint: ## clang-format and clang-tidy; ARGS=REVISION checks what changed since
+	@scripts/lint.sh $(ARGS)
+
+format: ## write the layout that lint asks for
+	@scripts/lint.sh --format
+
+asan: ## tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/sanitize.sh asan $(ARGS)
+
+tsan: ## tests of the threaded parts under ThreadSanitizer
+	@scripts/sanitize.sh tsan $(ARGS)
+
+debug: ## build/debug: no optimisation, debug symbols
+	@scripts/install_packages.sh build test
+	@scripts/build.sh debug all
+
+clean: ## remove build/
+	rm -rf build

@@ -1,0 +1,51 @@
+#!/bin/sh
+# clang-format and clang-tidy, warnings as errors: scripts/lint.sh [REVISION | --format]
+# Layout is checked in every C++ file; clang-tidy reads all sources, or those that differ from REVISION. --format
+# writes the layout instead. The last line counts the files: "N passed, N failed".
+set -eu
+cd "$(dirname "$0")/.."
+scripts/install_packages.sh build test lint
+
+files=$(git ls-files '*.cpp' '*.h')
+if [ "${1:-}" = --format ]; then
+  clang-format-16 -i $files
+  exit 0
+fi
+sources=$(git ls-files '*.cpp')
+if [ $# -gt 0 ]; then
+  git rev-parse --quiet --verify "$1^{commit}" >/dev/null || { echo "m3: no revision '$1'" >&2; exit 2; }
+  sources=$(git diff --name-only --diff-filter=d "$1" -- '*.cpp')
+fi
+
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+badly_laid_out=0
+for file in $files; do
+  clang-format-16 --dry-run --Werror "$file" 2>>"$results/format" || badly_laid_out=$((badly_laid_out + 1))
+done
+if [ "$badly_laid_out" != 0 ]; then
+  cat "$results/format"
+  echo "m3: $badly_laid_out files differ from .clang-format; 'make format' rewrites them"
+fi
+
+# clang-tidy takes the flags from the release build's compile commands; the fuzz targets are not part of it.
+cmake --preset release >"$results/configure" || { cat "$results/configure"; exit 1; }
+checked=0
+complaints=0
+for file in $sources; do
+  if grep -q "\"file\": \"$PWD/$file\"" build/release/compile_commands.json; then echo "$file"; fi
+done >"$results/sources"
+checked=$(wc -l <"$results/sources")
+export results
+# One file a process, as many as there are processors; each leaves a file named after its source where it complains.
+xargs -r -n 1 -P "$(nproc)" sh -c '
+  log="$results/$(echo "$1" | tr / _).tidy"
+  clang-tidy-16 -p build/release --quiet --warnings-as-errors="*" --extra-arg=-Wno-unknown-warning-option "$1" \
+    >"$log" 2>"$log.err" || { cat "$log"; grep -E "error:" "$log.err"; mv "$log" "$log.bad"; }' sh <"$results/sources" || true
+complaints=$(find "$results" -name '*.bad' | wc -l)
+
+total=$(echo "$files" | wc -w)
+echo "m3: layout of $total files, clang-tidy over $checked sources"
+failed=$((badly_laid_out + complaints))
+echo "$((total + checked - failed)) passed, $failed failed"
+[ "$failed" = 0 ]

@@ -11,12 +11,16 @@ import transformers
 from safetensors.numpy import save_file
 
 import cases
+import read_quantised
 import reference
 from published import seeded_state, write_checkpoint
+from stored_cases import STORED
 
 
-def write_expected(folder, out, meta):
+def write_expected(folder, out, tokens, meta):
+    """`token_ids` holds the prompt, so that a reader need not generate it."""
     folder.mkdir(parents=True, exist_ok=True)
+    out = {"token_ids": tokens, **out}
     save_file({n: np.ascontiguousarray(v) for n, v in sorted(out.items())}, folder / "expected.safetensors")
     (folder / "expected.safetensors").chmod(0o644)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
@@ -41,11 +45,35 @@ def seeded_case(case, folder):
         write_checkpoint(scratch, config, seeded_state(text, case["seed"], case.get("gains")))
         out, facts = reference.run(scratch, tokens, cases.positions_of(case), case["chunk"],
                                    no_cache=case.get("no_cache", True))
-    write_expected(folder, out, common_meta(case, out, facts, weights="m3 seeded weights v1",
+    write_expected(folder, out, tokens, common_meta(case, out, facts, weights="m3 seeded weights v1",
                                             gains=case.get("gains", {})))
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     if case["name"] == "several_sparse":
         np.save(folder / "tokens.npy", tokens)
+
+
+def stored_case(case, folder):
+    """A checkpoint kept as it is; the reference runs on what the independent reader makes of it, in float32."""
+    config = case["config"]
+    write_checkpoint(folder, config, case["state"], case.get("shards", 1), case.get("wrong_total"))
+    values, formats = read_quantised.read(folder)
+    tokens = cases.tokens_of(case, config["text_config"]["vocab_size"])
+    plain = {n: ("F32", tuple(v.shape), v.numpy().tobytes()) for n, v in values.items()}
+    with tempfile.TemporaryDirectory() as scratch:
+        write_checkpoint(scratch, {k: v for k, v in config.items() if k != "quantization_config"}, plain)
+        out, facts = reference.run(scratch, tokens, cases.positions_of(case), case["chunk"])
+        if case["name"] == "mxfp8":
+            facts["transformers_native_reading"] = native_reading(folder, scratch)
+    write_expected(folder, out, tokens, common_meta(case, out, facts, weights="stored", formats=formats))
+
+
+def native_reading(folder, dequantised):
+    """transformers' own reading of the MXFP8 layout against the independent reader's, bit for bit."""
+    theirs = reference.text_model(reference.load(folder, torch.float32, quantized=True)).state_dict()
+    ours = reference.text_model(reference.load(dequantised, torch.float32)).state_dict()
+    different = [n for n in ours if not torch.equal(theirs[n], ours[n])]
+    assert theirs.keys() == ours.keys() and not different, different
+    return f"all {len(ours)} tensors equal bit for bit"
 
 
 def main():
@@ -54,10 +82,10 @@ def main():
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(2)
-    for name in options.cases or list(cases.SEEDED):
+    for name in options.cases or [*cases.SEEDED, *STORED]:
         start = time.time()
-        case = {"chunk": 1024, "name": name, **cases.SEEDED[name]()}
-        seeded_case(case, options.output / name)
+        make, write = (cases.SEEDED[name], seeded_case) if name in cases.SEEDED else (STORED[name], stored_case)
+        write({"chunk": 1024, "name": name, **make()}, options.output / name)
         meta = json.loads((options.output / name / "meta.json").read_text())
         print(f"{name}: {time.time() - start:.0f} s", json.dumps(meta["observed"]), flush=True)
 

@@ -129,7 +129,7 @@ def write_safetensors(path, state, metadata=None):
             out.write(data)
 
 
-def write_checkpoint(folder, config, state, shards=1):
+def write_checkpoint(folder, config, state, shards=1, total_size=None):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
@@ -143,7 +143,7 @@ def write_checkpoint(folder, config, state, shards=1):
         part = names[len(names) * shard // shards:len(names) * (shard + 1) // shards]
         write_safetensors(folder / file, {n: state[n] for n in part}, metadata)
         weight_map |= {n: file for n in part}
-    total = sum(len(data) for _, _, data in state.values())
+    total = total_size or sum(len(data) for _, _, data in state.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 

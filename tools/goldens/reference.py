@@ -23,10 +23,13 @@ STAND_IN_VISION = {"model_type": "minimax_m3_vl_vision", "hidden_size": 32, "int
                    "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
 
 
-def load(folder, dtype):
-    """The model of `folder`, every text tensor found in it (checked)."""
+def load(folder, dtype, quantized=False):
+    """The model of `folder`, every text tensor found in it (checked). `quantized`: transformers dequantises."""
     config = json.loads((Path(folder) / "config.json").read_text())
-    config.pop("quantization_config", None)
+    if quantized:
+        config["quantization_config"]["dequantize"] = True
+    else:
+        config.pop("quantization_config", None)
     text_only_save = config["model_type"] == "minimax_m3_vl_text"
     kind = MiniMaxM3VLForCausalLM if text_only_save else MiniMaxM3SparseForConditionalGeneration
     if not text_only_save and "vision_config" not in config:

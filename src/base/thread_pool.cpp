@@ -16,13 +16,15 @@ namespace m3 {
 int physical_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof(mask), &mask) != 0) return std::max(1u, std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(mask), &mask) != 0)
+    return std::max(1u, std::thread::hardware_concurrency());
   std::set<std::string> cores;
   int allowed = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &mask)) continue;
     ++allowed;
-    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
+                       "/topology/thread_siblings_list");
     std::string siblings;
     if (std::getline(file, siblings)) cores.insert(siblings);
   }
@@ -30,7 +32,8 @@ int physical_cores() {
 }
 
 ThreadPool::ThreadPool(int threads) {
-  if (threads < 0 || threads > 4096) fail_usage("{} threads: give a number from 1 to 4096, or 0 for all cores", threads);
+  if (threads < 0 || threads > 4096)
+    fail_usage("{} threads: give a number from 1 to 4096, or 0 for all cores", threads);
   const int count = threads == 0 ? physical_cores() : threads;
   for (int thread = 1; thread < count; ++thread) workers_.emplace_back([this, thread] { worker(thread); });
 }
@@ -67,7 +70,7 @@ void ThreadPool::worker(int thread) {
   }
 }
 
-void ThreadPool::run(const std::function<void(int)>& work) {
+void ThreadPool::run(FunctionRef<void(int)> work) {
   if (workers_.empty()) return work(0);
   {
     const std::lock_guard lock(mutex_);
@@ -85,7 +88,7 @@ void ThreadPool::run(const std::function<void(int)>& work) {
 }
 
 void ThreadPool::split(std::int64_t count, std::int64_t grain,
-                       const std::function<void(std::int64_t, std::int64_t, int)>& work) {
+                       FunctionRef<void(std::int64_t, std::int64_t, int)> work) {
   if (count <= 0) return;
   const std::int64_t units = (count + grain - 1) / grain;
   if (units == 1 || size() == 1) return work(0, count, 0);
@@ -96,7 +99,7 @@ void ThreadPool::split(std::int64_t count, std::int64_t grain,
   });
 }
 
-void ThreadPool::each(std::int64_t count, const std::function<void(std::int64_t, int)>& work) {
+void ThreadPool::each(std::int64_t count, FunctionRef<void(std::int64_t, int)> work) {
   if (count <= 0) return;
   std::atomic<std::int64_t> next = 0;
   const auto loop = [&](int thread) {

@@ -3,10 +3,12 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "src/base/function_ref.h"
 
 namespace m3 {
 
@@ -22,15 +24,15 @@ class ThreadPool {
 
   // Calls work(thread) once on every thread, 0 <= thread < size(), and waits for all. The first exception is
   // thrown again here. Not re-entrant; one caller at a time.
-  void run(const std::function<void(int thread)>& work);
+  void run(FunctionRef<void(int thread)> work);
 
   // Static split of [0, count) in units of `grain` indices: work(begin, end, thread). Each thread gets one
   // contiguous range, always the same for the same count, so that memory stays with the core that touched it.
   void split(std::int64_t count, std::int64_t grain,
-             const std::function<void(std::int64_t begin, std::int64_t end, int thread)>& work);
+             FunctionRef<void(std::int64_t begin, std::int64_t end, int thread)> work);
 
   // Dynamic split for uneven work: work(index, thread) for every index, taken in ascending order.
-  void each(std::int64_t count, const std::function<void(std::int64_t index, int thread)>& work);
+  void each(std::int64_t count, FunctionRef<void(std::int64_t index, int thread)> work);
 
  private:
   void worker(int thread);
@@ -40,7 +42,7 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
-  const std::function<void(int)>* work_ = nullptr;
+  const FunctionRef<void(int)>* work_ = nullptr;
   std::uint64_t generation_ = 0;
   int running_ = 0;
   bool stopping_ = false;

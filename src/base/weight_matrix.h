@@ -21,8 +21,8 @@ enum class WeightFormat : std::uint8_t {
 std::string_view weight_format_name(WeightFormat format);  // "bf16", "mxfp8", ...
 
 // W [rows, columns], row-major, for y = x · Wᵀ.
-// Value of an element: decode(values) · block scale · row scale · tensor_scale. The block scale and the code are
-// exact in bf16 for mx formats and e2m1·e4m3; tensor_scale and row scales multiply the fp32 dot product
+// Value of an element: decode(values) · block scale · row scale · tensor_scale. The block scale and the code
+// are exact in bf16 for mx formats and e2m1·e4m3; tensor_scale and row scales multiply the fp32 dot product
 // (addenda §13 "Rounding").
 struct WeightMatrix {
   WeightFormat format = WeightFormat::bf16;
@@ -31,8 +31,9 @@ struct WeightMatrix {
   const std::byte* values = nullptr;  // [rows, columns], packed two a byte for the 4-bit formats
   const std::byte* scales = nullptr;  // mxfp8, mxfp4: U8 [rows, columns/32]; nvfp4: e4m3 [rows, columns/16]
   const float* row_scales = nullptr;  // fp8: F32 [rows], or null where tensor_scale alone applies
-  float tensor_scale = 1.0f;          // nvfp4: weight_scale_2 (or 1/weight_global_scale); fp8: per-tensor scale
-  bool quantized_activations = false;  // ptpc_fp8: x is cast to e4m3 with one scale a token before the product
+  float tensor_scale = 1.0f;  // nvfp4: weight_scale_2 (or 1/weight_global_scale); fp8: per-tensor scale
+  bool quantized_activations =
+      false;  // ptpc_fp8: x is cast to e4m3 with one scale a token before the product
 
   bool empty() const { return values == nullptr; }
   std::int64_t row_bytes() const;        // bytes of one row of `values`
@@ -41,8 +42,16 @@ struct WeightMatrix {
   WeightMatrix row_slice(std::int64_t first, std::int64_t count) const;
 };
 
-// One row widened to fp32, row and tensor scales included: out[columns]. The definition that kernels are
-// tested against.
+// One row widened to fp32, block scales included, row and tensor scales not: out[columns]. Exact for every
+// format. The definition that kernels are tested against.
+void widen_codes(const WeightMatrix& weight, std::int64_t row, float* out);
+
+// What multiplies the fp32 dot product with a row's codes: row scale times tensor scale.
+inline float row_factor(const WeightMatrix& weight, std::int64_t row) {
+  return weight.row_scales != nullptr ? weight.tensor_scale * weight.row_scales[row] : weight.tensor_scale;
+}
+
+// One row widened to fp32, row and tensor scales included: out[columns].
 void widen_row(const WeightMatrix& weight, std::int64_t row, float* out);
 
 }  // namespace m3

@@ -1,0 +1,44 @@
+// What the backends on the host share: the workspace, and the operations that need no arithmetic of their
+// own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "src/base/thread_pool.h"
+#include "src/ops/host/arena.h"
+#include "src/ops/ops.h"
+
+namespace m3::ops {
+
+class HostBackend : public Backend {
+ public:
+  explicit HostBackend(ThreadPool& pool) : pool_(pool) {}
+
+  void bind_workspace(std::span<std::byte> workspace, const Limits& limits) final;
+  void rotary_table(const Batch& batch, std::span<const float> inv_freq, float attention_factor,
+                    const Tensor& table) final;
+  void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) final;
+  void copy_pages(const PagePart& part, std::span<const std::int32_t> from,
+                  std::span<const std::int32_t> to) final;
+
+ protected:
+  Arena scratch() const { return Arena(workspace_); }
+  std::int64_t sample_scratch_bytes(const Limits& limits) const;
+  // The whole workspace is one operation's at a time; `limits` are those it was planned for.
+  const Limits& limits() const { return limits_; }
+  ThreadPool& pool_;
+
+ private:
+  std::span<std::byte> workspace_;
+  Limits limits_;
+};
+
+// A rank of a group would sum its part with the others' here; these backends run alone.
+void refuse_communicator(const Communicator* communicator);
+
+// Errors (internal): the tensor is of another type, or smaller than [rows, columns].
+void check_tensor(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t columns,
+                  const char* what);
+
+}  // namespace m3::ops

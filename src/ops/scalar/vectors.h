@@ -1,0 +1,40 @@
+// The judge's arithmetic on rows of floats. Sums run in 16 lanes (element i belongs to lane i mod 16), which
+// are then added in a fixed tree: the same order for any batch, and a loop that compilers vectorise.
+#pragma once
+
+#include <cstdint>
+
+namespace m3::ops::scalar {
+
+inline constexpr int lanes = 16;
+
+inline float add_lanes(float (&lane)[lanes]) {
+  for (int width = lanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  }
+  return lane[0];
+}
+
+inline float dot(const float* a, const float* b, std::int64_t count) {
+  float lane[lanes] = {};
+  const std::int64_t rest = count % lanes;
+  const std::int64_t whole = count - rest;
+  for (std::int64_t i = 0; i < whole; i += lanes) {
+    for (int j = 0; j < lanes; ++j) lane[j] += a[i + j] * b[i + j];
+  }
+  for (std::int64_t j = 0; j < rest; ++j) lane[j] += a[whole + j] * b[whole + j];
+  return add_lanes(lane);
+}
+
+inline float sum(const float* a, std::int64_t count) {
+  float lane[lanes] = {};
+  const std::int64_t rest = count % lanes;
+  const std::int64_t whole = count - rest;
+  for (std::int64_t i = 0; i < whole; i += lanes) {
+    for (int j = 0; j < lanes; ++j) lane[j] += a[i + j];
+  }
+  for (std::int64_t j = 0; j < rest; ++j) lane[j] += a[whole + j];
+  return add_lanes(lane);
+}
+
+}  // namespace m3::ops::scalar

@@ -30,7 +30,6 @@ if(M3_WARNINGS_AS_ERRORS)
 endif()
 # Results must not depend on how the compiler contracts a*b+c: the instruction-set files ask for FMA by name.
 target_compile_options(m3_options INTERFACE -ffp-contract=off)
-target_compile_definitions(m3_options INTERFACE M3_VERSION="${PROJECT_VERSION}")
 if(M3_SANITIZE)
   target_compile_options(m3_options INTERFACE -fsanitize=${M3_SANITIZE} -fno-omit-frame-pointer
                                               -fno-sanitize-recover=all)

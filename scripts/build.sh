@@ -35,7 +35,7 @@ fi
 if [ -z "${M3_JOBS:-}" ]; then
   # One compiler a processor, but no more than fit in memory at about 1 GiB each.
   M3_JOBS=$(nproc)
-  fit=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
+  fit=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo 2>/dev/null || echo "$M3_JOBS")
   if [ "$fit" -lt "$M3_JOBS" ]; then M3_JOBS=$((fit > 0 ? fit : 1)); fi
 fi
 

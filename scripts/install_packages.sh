@@ -33,7 +33,7 @@ for package in $wanted; do
 done
 if [ -z "$missing" ]; then exit 0; fi
 
-echo "m3: these Debian packages are needed and will be installed:"
+echo "m3: these Debian packages are needed and missing:"
 for package in $missing; do
   awk -v package="$package" -v groups=" $* " \
     '$2 == package && index(groups, " " $1 " ") { $1 = $2 = ""; printf "m3:   %-20s%s\n", package, $0; exit }' "$list"
@@ -54,6 +54,7 @@ if [ "$(id -u)" != 0 ]; then
   $as_root true || explain "Installing needs root, and sudo refuses it to $(id -un)."
 fi
 
+echo "m3: installing them with ${as_root:+sudo }apt-get"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 apt() { # apt-get, shown on a terminal and kept for an error message elsewhere
@@ -70,5 +71,5 @@ if { apt-cache show --no-all-versions $missing >/dev/null 2>&1 && install; } || 
   echo "m3: installed$missing"
 else
   tail -n 15 "$log"
-  explain "apt-get failed."
+  explain "apt-get failed; the lines above say why (it needs the network)."
 fi

@@ -14,6 +14,7 @@ import cases
 import read_quantised
 import reference
 from published import seeded_state, write_checkpoint
+from saved_cases import SAVED
 from stored_cases import STORED
 
 
@@ -29,6 +30,7 @@ def write_expected(folder, out, tokens, meta):
 def common_meta(case, out, facts, **more):
     return {
         "name": case["name"], "seed": case["seed"], **more,
+        **({"token_vocab": case["token_vocab"]} if "token_vocab" in case else {}),
         "tokens": "seeded", "token_count": case["tokens"], "passages": case.get("passages", []),
         "passage_length": cases.PASSAGE, "positions": out["positions"].tolist(),
         "reference": {"transformers": transformers.__version__, "torch": torch.__version__, "dtype": "float32",
@@ -76,16 +78,32 @@ def native_reading(folder, dequantised):
     return f"all {len(ours)} tensors equal bit for bit"
 
 
+def saved_case(name, folder):
+    """A checkpoint that transformers wrote; the reference loads that very folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    case = {"chunk": 1024, "name": name, **SAVED[name](folder)}
+    config = json.loads((folder / "config.json").read_text())
+    tokens = cases.tokens_of(case, case.get("token_vocab", config.get("text_config", config)["vocab_size"]))
+    out, facts = reference.run(folder, tokens, cases.positions_of(case), case["chunk"])
+    names = read_quantised.read(folder)[0]
+    write_expected(folder, out, tokens, common_meta(case, out, facts, weights="stored", stored_tensors=len(names)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(2)
-    for name in options.cases or [*cases.SEEDED, *STORED]:
+    for name in options.cases or [*cases.SEEDED, *STORED, *SAVED]:
         start = time.time()
-        make, write = (cases.SEEDED[name], seeded_case) if name in cases.SEEDED else (STORED[name], stored_case)
-        write({"chunk": 1024, "name": name, **make()}, options.output / name)
+        folder = options.output / name
+        if name in SAVED:
+            saved_case(name, folder)
+        elif name in STORED:
+            stored_case({"chunk": 1024, "name": name, **STORED[name]()}, folder)
+        else:
+            seeded_case({"chunk": 1024, "name": name, **cases.SEEDED[name]()}, folder)
         meta = json.loads((options.output / name / "meta.json").read_text())
         print(f"{name}: {time.time() - start:.0f} s", json.dumps(meta["observed"]), flush=True)
 

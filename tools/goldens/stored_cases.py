@@ -71,7 +71,7 @@ def mxfp8():
 
 def mxfp4():
     """Routed and shared experts MXFP4, all else bf16. The exclude list holds a fused name and one of nothing."""
-    text = small_text(vocab=128)
+    text = small_text(vocab=128, heads=2, kv_heads=1)
     spec = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "ch_axis": -1, "scale_format": "e8m0",
             "scale_calculation_mode": "even", "round_method": "half_even", "is_dynamic": False,
             "observer_cls": "PerBlockMXObserver", "symmetric": None, "mx_element_dtype": None}

@@ -1,0 +1,84 @@
+"""The golden cases whose checkpoint files transformers itself writes (save_pretrained)."""
+import tempfile
+
+import numpy as np
+import torch
+from transformers import MiniMaxM3VLForCausalLM
+
+import reference
+from published import seeded_state, text_config, whole_config, write_checkpoint
+from seeded_weights import bf16_bits
+
+# Head size 80 as in the real tower; everything else as small as it goes.
+VISION = {"model_type": "clip_vision_model", "hidden_size": 160, "intermediate_size": 192, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "num_channels": 3, "image_size": 56, "patch_size": 14, "hidden_act": "gelu",
+          "layer_norm_eps": 1e-05, "attention_dropout": 0.0, "projection_dim": 128, "rope_theta": 10000.0,
+          "position_embedding_type": "rope", "rope_mode": "3d", "vision_segment_max_frames": 4,
+          "img_token_compression_config": {"image_token_compression_method": "patch_merge", "spatial_merge_size": 2,
+                                           "temporal_patch_size": 2}}
+
+
+def small_text(vocab, kv_heads):
+    return text_config(hidden=128, layers=2, heads=2, kv_heads=kv_heads, vocab=vocab, sparse=[0, 1], moe=[0, 1],
+                       experts=3, experts_per_token=2, expert_width=64, shared_width=96, dense_width=128,
+                       topk_blocks=2, max_positions=2048)
+
+
+def vision_state(vision, text_hidden, projector):
+    """Random tower and projector under the published names; patch embedding float32 as published."""
+    hidden, wide, tower = vision["hidden_size"], vision["intermediate_size"], "vision_tower.vision_model."
+    shapes = {tower + "embeddings.patch_embedding.weight": (hidden, 3, 2, 14, 14)}
+
+    def linear(name, rows, columns):
+        shapes[name + ".weight"], shapes[name + ".bias"] = (rows, columns), (rows,)
+
+    def norm(name):
+        shapes[name + ".weight"], shapes[name + ".bias"] = (hidden,), (hidden,)
+
+    norm(tower + "pre_layrnorm")
+    for i in range(vision["num_hidden_layers"]):
+        layer = f"{tower}encoder.layers.{i}."
+        norm(layer + "layer_norm1")
+        norm(layer + "layer_norm2")
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            linear(layer + "self_attn." + name, hidden, hidden)
+        linear(layer + "mlp.fc1", wide, hidden)
+        linear(layer + "mlp.fc2", hidden, wide)
+    linear("multi_modal_projector.linear_1", projector, hidden)
+    linear("multi_modal_projector.linear_2", text_hidden, projector)
+    linear("patch_merge_mlp.linear_1", projector, 4 * text_hidden)
+    linear("patch_merge_mlp.linear_2", text_hidden, projector)
+    random = np.random.default_rng(1)
+    state = {}
+    for name, shape in shapes.items():
+        values = random.normal(1.0 if "norm" in name and "weight" in name else 0.0, 0.05, shape).astype(np.float32)
+        state[name] = ("F32", shape, values.tobytes()) if "patch_embedding" in name else \
+            ("BF16", shape, bf16_bits(values).tobytes())
+    return state
+
+
+def loaded(config, seed, more=None):
+    with tempfile.TemporaryDirectory() as scratch:
+        write_checkpoint(scratch, config, seeded_state(config["text_config"], seed) | (more or {}))
+        return reference.load(scratch, torch.bfloat16)
+
+
+def published_names_vision(folder):
+    """The whole model with a vision tower of random weights; no placeholder id in the prompt."""
+    config = whole_config(small_text(96, 1), vision_config=VISION, projector_hidden_size=96, image_token_index=90,
+                          video_token_index=91)
+    loaded(config, 31, vision_state(VISION, 128, 96)).save_pretrained(folder)
+    return dict(seed=31, tokens=500, wanted=16, token_vocab=90)
+
+
+def text_only_save(folder):
+    """The text model alone: names without `language_model`, a flat config."""
+    whole = loaded(whole_config(small_text(80, 2)), 32)
+    text = MiniMaxM3VLForCausalLM._from_config(whole.config.text_config, dtype=torch.bfloat16)
+    text.model.load_state_dict(whole.model.language_model.state_dict())
+    text.lm_head.load_state_dict(whole.lm_head.state_dict())
+    text.save_pretrained(folder)
+    return dict(seed=32, tokens=500, wanted=16)
+
+
+SAVED = {f.__name__: f for f in (published_names_vision, text_only_save)}

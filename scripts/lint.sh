@@ -1,7 +1,7 @@
 #!/bin/sh
-# clang-format and clang-tidy, warnings as errors: scripts/lint.sh [REVISION | --format]
-# Layout is checked in every C++ file; clang-tidy reads all sources, or those that differ from REVISION. --format
-# writes the layout instead. The last line counts the files: "N passed, N failed".
+# clang-format, the order of includes, and clang-tidy, warnings as errors: scripts/lint.sh [REVISION | --format]
+# Layout and includes are checked everywhere; clang-tidy reads all sources, or those that differ from REVISION.
+# --format writes the layout instead. The last line counts the files: "N passed, N failed".
 set -eu
 cd "$(dirname "$0")/.."
 scripts/install_packages.sh build test lint
@@ -28,10 +28,11 @@ if [ "$badly_laid_out" != 0 ]; then
   echo "m3: $badly_laid_out files differ from .clang-format; 'make format' rewrites them"
 fi
 
+includes=0
+scripts/check_includes.sh || includes=1
+
 # clang-tidy takes the flags from the release build's compile commands; the fuzz targets are not part of it.
 cmake --preset release >"$results/configure" || { cat "$results/configure"; exit 1; }
-checked=0
-complaints=0
 for file in $sources; do
   if grep -q "\"file\": \"$PWD/$file\"" build/release/compile_commands.json; then echo "$file"; fi
 done >"$results/sources"
@@ -45,7 +46,7 @@ xargs -r -n 1 -P "$(nproc)" sh -c '
 complaints=$(find "$results" -name '*.bad' | wc -l)
 
 total=$(echo "$files" | wc -w)
-echo "m3: layout of $total files, clang-tidy over $checked sources"
-failed=$((badly_laid_out + complaints))
-echo "$((total + checked - failed)) passed, $failed failed"
+echo "m3: layout of $total files, clang-tidy over $checked sources, order of includes"
+failed=$((badly_laid_out + complaints + includes))
+echo "$((total + checked + 1 - failed)) passed, $failed failed"
 [ "$failed" = 0 ]

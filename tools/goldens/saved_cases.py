@@ -10,7 +10,7 @@ from published import seeded_state, text_config, whole_config, write_checkpoint
 from seeded_weights import bf16_bits
 
 # Head size 80 as in the real tower; everything else as small as it goes.
-VISION = {"model_type": "clip_vision_model", "hidden_size": 160, "intermediate_size": 192, "num_hidden_layers": 1,
+VISION = {"model_type": "clip_vision_model", "hidden_size": 160, "intermediate_size": 64, "num_hidden_layers": 1,
           "num_attention_heads": 2, "num_channels": 3, "image_size": 56, "patch_size": 14, "hidden_act": "gelu",
           "layer_norm_eps": 1e-05, "attention_dropout": 0.0, "projection_dim": 128, "rope_theta": 10000.0,
           "position_embedding_type": "rope", "rope_mode": "3d", "vision_segment_max_frames": 4,

@@ -10,11 +10,11 @@ INDEX = ("index_q_proj", "index_k_proj")
 NOT_QUANTISED = ["lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector", "patch_merge_mlp"]
 
 
-def small_text(vocab, heads=4, kv_heads=2, **more):
+def small_text(vocab, heads=4, kv_heads=2, experts=4, expert_width=96, dense_width=160, **more):
     """hidden 128, expert width 96: no two dimensions of an expert agree, and 96 / 32 = 3 scales a row is odd."""
     return text_config(hidden=128, layers=2, heads=heads, kv_heads=kv_heads, vocab=vocab, sparse=[0, 1], moe=[0, 1],
-                       experts=4, experts_per_token=2, expert_width=96, shared_width=64, dense_width=160,
-                       topk_blocks=2, max_positions=2048, **more)
+                       experts=experts, experts_per_token=2, expert_width=expert_width, shared_width=64,
+                       dense_width=dense_width, topk_blocks=2, max_positions=2048, **more)
 
 
 def uneven_float32(name, shape, seed):
@@ -153,7 +153,7 @@ def nvfp4():
 
 def dtype_mix():
     """No quantisation: tensors stored bf16, fp16 and fp32 side by side."""
-    text = small_text(vocab=64, heads=2, kv_heads=1)
+    text = small_text(vocab=64, heads=2, kv_heads=1, experts=3, expert_width=64, dense_width=96)
     kinds = ("BF16", "F16", "F32")
     state = {}
     for index, (name, shape) in enumerate(tensor_shapes(text).items()):

@@ -19,13 +19,12 @@ fi
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-badly_laid_out=0
-for file in $files; do
-  clang-format-16 --dry-run --Werror "$file" 2>>"$results/format" || badly_laid_out=$((badly_laid_out + 1))
-done
+clang-format-16 --dry-run --Werror $files 2>"$results/format" || true
+sed -n 's/^\([^ :]*\):[0-9]*:[0-9]*: error: .*/\1/p' "$results/format" | sort -u >"$results/badly_laid_out"
+badly_laid_out=$(wc -l <"$results/badly_laid_out")
 if [ "$badly_laid_out" != 0 ]; then
-  cat "$results/format"
-  echo "m3: $badly_laid_out files differ from .clang-format; 'make format' rewrites them"
+  cat "$results/badly_laid_out"
+  echo "m3: these $badly_laid_out files differ from .clang-format; 'make format' rewrites them"
 fi
 
 includes=0

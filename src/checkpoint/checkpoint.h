@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,10 +15,15 @@ namespace m3 {
 
 struct OpenOptions {
   // "" keeps the stored formats; "ptpc_fp8" quantises linears at load (per-channel e4m3 weights, per-token e4m3
-  // activations). Embedding, head, router, norms and everything already in 8 or 4 bits stay as stored.
+  // activations). Embedding, head, router and norms stay as stored, and so do 4-bit weights; MXFP8 ones are converted,
+  // fp8 ones with a scale a row keep their codes.
   std::string quantization;
-  // Tensor-name patterns ('*' matches any run of characters) that online quantisation leaves alone.
+  // Tensor-name patterns ('*' matches any run of characters) that online quantisation leaves alone: whole published
+  // names, from "layers." on, without ".weight"; a prefix of a name excludes all below it, a single component
+  // ("o_proj") every name that has it. One that matches nothing is an error.
   std::vector<std::string> quantization_exclude;
+  // Called between matrices with elements quantised and in all.
+  std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
 };
 
 class Checkpoint {

@@ -27,9 +27,9 @@ struct YarnScaling {
 // Top-k reuse across sparse layers (spec §3.15).
 struct IndexReuse {
   bool enabled = false;
-  int frequency = 1;      // index_topk_freq
-  std::string pattern;    // index_topk_pattern, 'S' = reuse; overrides the frequency
-  int offset = 0;         // index_skip_topk_offset
+  int frequency = 1;    // index_topk_freq
+  std::string pattern;  // index_topk_pattern, 'S' = reuse; overrides the frequency
+  int offset = 0;       // index_skip_topk_offset
 };
 
 struct LayerKind {
@@ -84,6 +84,9 @@ struct ModelConfig {
   int sparse_layers() const;
   int moe_layers() const;
 };
+
+// `path` itself where it is a file, else its config.json. Errors: neither is there.
+std::filesystem::path config_file(const std::filesystem::path& path);
 
 // Reads and checks DIRECTORY/config.json or a config file itself. Every problem is an m3::Error whose one line names
 // the key, what was found and what is accepted.

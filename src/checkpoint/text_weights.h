@@ -25,8 +25,8 @@ struct TextLayerWeights {
   std::vector<float> index_q_norm, index_k_norm;  // [128]
 
   // MoE layers only.
-  WeightMatrix router;                          // [experts, hidden], F32 as published
-  std::vector<float> e_score_correction_bias;   // [experts]
+  WeightMatrix router;                         // [experts, hidden], F32 as published
+  std::vector<float> e_score_correction_bias;  // [experts]
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;
 

@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include "src/base/error.h"
+#include "src/checkpoint/config_parts.h"
+
+namespace m3 {
+
+namespace {
+
+// One of the two merge sizes: flat in re-saved configs, inside img_token_compression_config in published ones, where
+// the same object stands in vision_config and at the top.
+int merge_size(const JsonFields& top, const JsonFields& vision, const std::string& key) {
+  std::optional<std::int64_t> value = vision.integer(key, 1, 64);
+  for (const JsonFields* where : {&vision, &top}) {
+    const auto object = where->object("img_token_compression_config");
+    if (!object) continue;
+    object->only("image_token_compression_method", {"patch_merge"});
+    const auto nested = object->integer(key, 1, 64);
+    if (value && nested && *value != *nested) object->refuse(key, fmt::format("{}, as elsewhere in the file", *value));
+    if (nested) value = nested;
+  }
+  return static_cast<int>(value.value_or(2));
+}
+
+}  // namespace
+
+VisionConfig parse_vision(const JsonFields& top, const JsonFields& vision, const ModelConfig& config) {
+  const auto size = [&](const char* key, std::int64_t otherwise, std::int64_t high = dimension_limit) {
+    return static_cast<int>(vision.integer(key, 1, high).value_or(otherwise));
+  };
+  vision.only("model_type", {"clip_vision_model", "minimax_m3_vl_vision"});
+  vision.only("hidden_act", {"gelu"});
+  vision.only("position_embedding_type", {"rope"});
+  vision.only("rope_mode", {"3d"});
+  top.only("projector_hidden_act", {"gelu"});
+  top.only("multimodal_projector_bias", true);
+  top.only("vision_feature_layer", std::int64_t{-1});
+  top.only("vision_feature_select_strategy", {"full"});
+
+  VisionConfig result;
+  result.hidden_size = size("hidden_size", 1280);
+  result.num_hidden_layers = size("num_hidden_layers", 32, 4096);
+  result.num_attention_heads = size("num_attention_heads", 16, 8192);
+  result.intermediate_size = size("intermediate_size", 5120);
+  result.patch_size = size("patch_size", 14, 4096);
+  result.num_channels = size("num_channels", 3, 64);
+  result.temporal_patch_size = merge_size(top, vision, "temporal_patch_size");
+  result.spatial_merge_size = merge_size(top, vision, "spatial_merge_size");
+  if (result.hidden_size % result.num_attention_heads != 0) {
+    vision.refuse("hidden_size", fmt::format("a multiple of num_attention_heads, {}", result.num_attention_heads));
+  }
+  result.projection_dim = size("projection_dim", config.hidden_size);
+  if (result.projection_dim != config.hidden_size) {
+    vision.refuse("projection_dim", fmt::format("the text model's hidden_size, {}", config.hidden_size));
+  }
+  result.projector_hidden_size =
+      static_cast<int>(top.integer("projector_hidden_size", 1, dimension_limit).value_or(config.hidden_size));
+  return result;
+}
+
+}  // namespace m3

@@ -1,0 +1,76 @@
+#include "src/checkpoint/seeded_weights.h"
+
+#include <cmath>
+
+#include "src/base/error.h"
+
+namespace m3 {
+
+namespace {
+
+bool has_suffix(std::string_view name, std::string_view suffix) {
+  if (!name.ends_with(suffix)) return false;
+  return name.size() == suffix.size() || name[name.size() - suffix.size() - 1] == '.';
+}
+
+double plain_bound(std::string_view name, std::int64_t columns) {
+  if (name.ends_with("norm.weight")) return 0.25;
+  if (has_suffix(name, "e_score_correction_bias")) return 0.05;
+  if (has_suffix(name, "embed_tokens.weight")) return std::sqrt(3.0);
+  return std::sqrt(3.0 / static_cast<double>(columns));
+}
+
+float value_of(std::uint64_t word, float scale) {
+  return static_cast<float>(static_cast<std::int32_t>(word >> 40) - (1 << 23)) * scale;
+}
+
+}  // namespace
+
+std::uint64_t seeded_key(std::string_view name, std::uint64_t seed) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash ^ (seed * 0x9E3779B97F4A7C15u);
+}
+
+double seeded_bound(std::string_view name, std::int64_t columns, const SeededGains& gains) {
+  double bound = plain_bound(name, columns);
+  bool matched = false;
+  for (const auto& [suffix, gain] : gains) {
+    if (!has_suffix(name, suffix)) continue;
+    if (matched) fail_internal("{}: more than one gain suffix matches", name);
+    matched = true;
+    bound *= gain;
+  }
+  return bound;
+}
+
+void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, float* out) {
+  const auto scale = static_cast<float>(bound / 8388608.0);
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = value_of(seeded_word(key, static_cast<std::uint64_t>(first + i)), scale);
+}
+
+void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, bf16* out) {
+  const auto scale = static_cast<float>(bound / 8388608.0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    // As to_bf16, without its NaN case: no NaN arises here.
+    const auto bits =
+        std::bit_cast<std::uint32_t>(value_of(seeded_word(key, static_cast<std::uint64_t>(first + i)), scale));
+    out[i] = {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+  }
+}
+
+bool seeded_stays_float(std::string_view name) {
+  return has_suffix(name, "block_sparse_moe.gate.weight") || has_suffix(name, "e_score_correction_bias");
+}
+
+std::vector<std::int32_t> seeded_tokens(std::uint64_t seed, std::int64_t count, int vocab_size) {
+  const std::uint64_t key = seeded_key("tokens", seed);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    tokens[t] = static_cast<std::int32_t>((seeded_word(key, t) >> 33) % static_cast<std::uint64_t>(vocab_size));
+  }
+  return tokens;
+}
+
+}  // namespace m3

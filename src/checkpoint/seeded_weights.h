@@ -1,0 +1,45 @@
+// "m3 seeded weights v1": weights and token ids as a pure function of (seed, tensor name, element index), bit-equal
+// to tools/goldens/seeded_weights.py, so that a test case stores no weights.
+//
+//   key(name)  = fnv1a64(name) xor (seed · G mod 2^64)              G = 0x9E3779B97F4A7C15
+//   z(i)       = splitmix64 finaliser of (key + (i + 1) · G)        i row-major, from 0
+//   value(i)   = float(int64(z >> 40) − 2^23) · float(bound / 2^23)
+//   bound      = 0.25 for *norm.weight, 0.05 for e_score_correction_bias, sqrt(3) for embed_tokens.weight,
+//                sqrt(3 / K) for every other matrix [N, K], times the gain of the name's suffix where one is given
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/number_formats.h"
+
+namespace m3 {
+
+// Gains by a suffix of whole components ("lm_head.weight"); at most one may match a name.
+using SeededGains = std::map<std::string, double>;
+
+std::uint64_t seeded_key(std::string_view name, std::uint64_t seed);
+
+inline std::uint64_t seeded_word(std::uint64_t key, std::uint64_t index) {
+  std::uint64_t x = key + (index + 1) * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// The bound of a published tensor name; `columns` is the matrix's K (any for the named exceptions).
+double seeded_bound(std::string_view name, std::int64_t columns, const SeededGains& gains = {});
+
+// Elements first … first + count of a tensor.
+void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, float* out);
+void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, bf16* out);  // rounded
+
+// Whether the tensor stays F32 (router gate, correction bias); all others are BF16.
+bool seeded_stays_float(std::string_view name);
+
+std::vector<std::int32_t> seeded_tokens(std::uint64_t seed, std::int64_t count, int vocab_size);
+
+}  // namespace m3

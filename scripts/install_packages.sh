@@ -59,7 +59,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 apt() { # apt-get, shown on a terminal and kept for an error message elsewhere
   if [ -t 1 ]; then
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@"
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@" </dev/null
   else
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1 </dev/null
   fi

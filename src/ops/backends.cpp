@@ -1,15 +1,43 @@
 #include "src/ops/backends.h"
 
 #include "src/base/error.h"
+#include "src/ops/cpu/cpu_backend.h"
 #include "src/ops/scalar/scalar_backend.h"
 
 namespace m3::ops {
 
-std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool) {
-  if (options.name == "scalar") return std::make_unique<scalar::ScalarBackend>(options.numerics, pool);
-  fail_usage("unknown backend \"{}\": known are scalar and cpu", options.name);
+namespace {
+
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
-bool cpu_backend_available() { return false; }
+// The flags of *_avx512.cpp.
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+}
+
+const cpu::Kernels& choose_kernels(const std::string& isa) {
+  if (!has_avx2()) fail_resource("this processor lacks AVX2, FMA or F16C: use --backend scalar");
+  if (isa == "avx512" || (isa.empty() && has_avx512())) {
+    if (!has_avx512()) fail_resource("this processor lacks AVX-512 (F, BW, VL, DQ, BF16, VBMI): use avx2");
+    return cpu::avx512_kernels();
+  }
+  if (!isa.empty() && isa != "avx2") fail_usage("unknown instruction set \"{}\": known are avx2 and avx512", isa);
+  return cpu::avx2_kernels();
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool) {
+  if (options.name == "scalar") return std::make_unique<scalar::ScalarBackend>(options.numerics, pool);
+  if (options.name != "cpu") fail_usage("unknown backend \"{}\": known are scalar and cpu", options.name);
+  if (options.numerics != Numerics::bf16) fail_usage("fp32 numerics are the scalar backend's: use --backend scalar");
+  return std::make_unique<cpu::CpuBackend>(choose_kernels(options.isa), pool);
+}
+
+bool cpu_backend_available() { return has_avx2(); }
 
 }  // namespace m3::ops

@@ -35,8 +35,7 @@ double measure_read_bandwidth(ThreadPool& pool) {
   // Not initialised here: each thread first touches, and so places, the part it reads.
   const std::unique_ptr<std::uint64_t[]> buffer(new std::uint64_t[static_cast<std::size_t>(words)]);
   pool.split(words, 512, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i)
-      buffer[static_cast<std::size_t>(i)] = static_cast<std::uint64_t>(i);
+    for (std::int64_t i = begin; i < end; ++i) buffer[static_cast<std::size_t>(i)] = static_cast<std::uint64_t>(i);
   });
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool.size()) * 8);
   double best = 0;
@@ -47,8 +46,7 @@ double measure_read_bandwidth(ThreadPool& pool) {
       std::array<std::uint64_t, 16> partial{};
       std::int64_t i = begin;
       for (; i + 16 <= end; i += 16) {
-        for (std::size_t lane = 0; lane < 16; ++lane)
-          partial[lane] += buffer[static_cast<std::size_t>(i) + lane];
+        for (std::size_t lane = 0; lane < 16; ++lane) partial[lane] += buffer[static_cast<std::size_t>(i) + lane];
       }
       for (const std::uint64_t sum : partial) sums[static_cast<std::size_t>(thread) * 8] += sum;
     });
@@ -72,13 +70,11 @@ double measure_fp32_peak(ThreadPool& pool, const std::string& isa) {
   for (int pass = 0; pass < 4; ++pass) {
     const auto start = std::chrono::steady_clock::now();
     pool.run([&](int thread) {
-      operations[static_cast<std::size_t>(thread) * 8] =
-          loop(rounds, sinks[static_cast<std::size_t>(thread) * 16]);
+      operations[static_cast<std::size_t>(thread) * 8] = loop(rounds, sinks[static_cast<std::size_t>(thread) * 16]);
     });
     const double seconds = seconds_since(start);
     double total = 0;
-    for (int thread = 0; thread < pool.size(); ++thread)
-      total += operations[static_cast<std::size_t>(thread) * 8];
+    for (int thread = 0; thread < pool.size(); ++thread) total += operations[static_cast<std::size_t>(thread) * 8];
     best = std::max(best, total / seconds);
   }
   volatile float keep = 0;

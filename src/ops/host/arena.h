@@ -36,4 +36,24 @@ class Arena {
   bool counting_ = true;
 };
 
+// Bytes that Part(arena, arguments...) takes.
+template <typename Part, typename... Arguments>
+std::int64_t bytes_of(const Arguments&... arguments) {
+  Arena counting;
+  Part(counting, arguments...);
+  return counting.used();
+}
+
+// An equal piece of an arena for each thread.
+class ThreadArenas {
+ public:
+  ThreadArenas(Arena& arena, int threads, std::int64_t bytes)
+      : base_(arena.take<std::byte>(threads * bytes)), bytes_(bytes) {}
+  Arena operator[](int thread) const { return Arena({base_ + thread * bytes_, static_cast<std::size_t>(bytes_)}); }
+
+ private:
+  std::byte* base_;
+  std::int64_t bytes_;
+};
+
 }  // namespace m3::ops

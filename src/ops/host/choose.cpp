@@ -24,8 +24,7 @@ void insert(ScoredBlock* candidates, int& count, int capacity, ScoredBlock entry
     --count;
   }
   int slot = count++;
-  for (; slot > 0 && entry.score > candidates[slot - 1].score; --slot)
-    candidates[slot] = candidates[slot - 1];
+  for (; slot > 0 && entry.score > candidates[slot - 1].score; --slot) candidates[slot] = candidates[slot - 1];
   candidates[slot] = entry;
 }
 
@@ -36,8 +35,7 @@ void choose_blocks(std::span<const float> scores, const SelectBlocks& args, Scor
   const auto blocks = static_cast<std::int32_t>(scores.size());
   const std::int32_t local_begin = std::max(0, blocks - args.local_blocks);
   int count = 0;
-  for (std::int32_t block = 0; block < std::min(args.init_blocks, local_begin) && count < args.topk;
-       ++block) {
+  for (std::int32_t block = 0; block < std::min(args.init_blocks, local_begin) && count < args.topk; ++block) {
     ids[count++] = block;
   }
   for (std::int32_t block = local_begin; block < blocks && count < args.topk; ++block) ids[count++] = block;
@@ -55,8 +53,7 @@ void choose_blocks(std::span<const float> scores, const SelectBlocks& args, Scor
   std::fill(ids + count, ids + args.topk, -1);
 }
 
-void choose_experts(std::span<float> logits, std::span<const float> bias, int k, std::int32_t* ids,
-                    float* weights) {
+void choose_experts(std::span<float> logits, std::span<const float> bias, int k, std::int32_t* ids, float* weights) {
   const auto experts = static_cast<std::int32_t>(logits.size());
   if (k > experts) fail_internal("choose_experts: {} of {} experts", k, experts);
   for (float& value : logits) value = 1.0f / (1.0f + std::exp(-value));

@@ -19,8 +19,7 @@ void refuse_communicator(const Communicator* communicator) {
   if (communicator != nullptr) fail_internal("this backend runs alone and got a communicator");
 }
 
-void check_tensor(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t columns,
-                  const char* what) {
+void check_tensor(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t columns, const char* what) {
   if (tensor.dtype != dtype) {
     fail_internal("{}: {} where {} is expected", what, dtype_name(tensor.dtype), dtype_name(dtype));
   }

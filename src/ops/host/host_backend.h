@@ -19,8 +19,7 @@ class HostBackend : public Backend {
   void rotary_table(const Batch& batch, std::span<const float> inv_freq, float attention_factor,
                     const Tensor& table) final;
   void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) final;
-  void copy_pages(const PagePart& part, std::span<const std::int32_t> from,
-                  std::span<const std::int32_t> to) final;
+  void copy_pages(const PagePart& part, std::span<const std::int32_t> from, std::span<const std::int32_t> to) final;
 
  protected:
   Arena scratch() const { return Arena(workspace_); }
@@ -38,7 +37,6 @@ class HostBackend : public Backend {
 void refuse_communicator(const Communicator* communicator);
 
 // Errors (internal): the tensor is of another type, or smaller than [rows, columns].
-void check_tensor(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t columns,
-                  const char* what);
+void check_tensor(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t columns, const char* what);
 
 }  // namespace m3::ops

@@ -8,8 +8,7 @@
 namespace m3::ops {
 
 // Page of a block of a sequence, -1 = none.
-inline std::int32_t page_of(const Batch& batch, const std::int32_t* table, std::int32_t sequence,
-                            std::int64_t block) {
+inline std::int32_t page_of(const Batch& batch, const std::int32_t* table, std::int32_t sequence, std::int64_t block) {
   if (block < 0 || block >= batch.page_table_stride) return -1;
   return table[std::int64_t{sequence} * batch.page_table_stride + block];
 }
@@ -20,8 +19,7 @@ inline std::int32_t kv_page(const Batch& batch, std::int32_t sequence, std::int6
 
 // index-K falls back to the table of K and V.
 inline std::int32_t index_page(const Batch& batch, std::int32_t sequence, std::int64_t block) {
-  return page_of(batch, batch.index_page_table != nullptr ? batch.index_page_table : batch.page_table,
-                 sequence, block);
+  return page_of(batch, batch.index_page_table != nullptr ? batch.index_page_table : batch.page_table, sequence, block);
 }
 
 // Sequence of a token, or -1 where the row is inert: padding of a bucket, or a context of length 0.

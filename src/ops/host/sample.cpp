@@ -16,13 +16,10 @@ int lanes_of(const ThreadPool& pool) { return std::min(pool.size(), sampler_lane
 }  // namespace
 
 std::int64_t HostBackend::sample_scratch_bytes(const Limits& limits) const {
-  Arena arena;
-  for (int lane = 0; lane < lanes_of(pool_); ++lane) SamplerScratch(arena, limits.vocab);
-  return arena.used();
+  return lanes_of(pool_) * bytes_of<SamplerScratch>(limits.vocab);
 }
 
-void HostBackend::sample(const Tensor& logits, std::span<const SamplingRow> rows,
-                         std::span<std::int32_t> ids) {
+void HostBackend::sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) {
   const auto count = static_cast<std::int64_t>(rows.size());
   check_tensor(logits, DType::f32, count, 1, "sample");
   if (ids.size() < rows.size()) fail_internal("sample: {} rows, {} ids", rows.size(), ids.size());
@@ -32,21 +29,16 @@ void HostBackend::sample(const Tensor& logits, std::span<const SamplingRow> rows
     return row.repetition_penalty != 1 || row.presence_penalty != 0 || row.frequency_penalty != 0;
   });
   Arena arena = scratch();
-  const auto lane_scratch = [&](int lane) {
-    Arena local = arena;
-    for (int before = 0; before < lane; ++before) SamplerScratch(local, vocab);
-    SamplerScratch result(local, vocab);
-    if (counting) std::fill(result.counts, result.counts + vocab, 0u);
-    return result;
-  };
+  const ThreadArenas memory(arena, lanes, bytes_of<SamplerScratch>(vocab));
   const auto run_lane = [&](int lane, int stride) {
     if (lane >= stride || lane >= count) return;
-    const SamplerScratch memory = lane_scratch(lane);
+    Arena own = memory[lane];
+    const SamplerScratch sampler(own, vocab);
+    if (counting) std::fill(sampler.counts, sampler.counts + vocab, 0u);
     for (std::int64_t row = lane; row < count; row += stride) {
       const auto index = static_cast<std::size_t>(row);
-      const std::span<float> values(reinterpret_cast<float*>(logits.row(row)),
-                                    static_cast<std::size_t>(vocab));
-      ids[index] = sample_row(values, rows[index], memory);
+      const std::span<float> values(reinterpret_cast<float*>(logits.row(row)), static_cast<std::size_t>(vocab));
+      ids[index] = sample_row(values, rows[index], sampler);
     }
   };
   if (count == 1) return run_lane(0, 1);

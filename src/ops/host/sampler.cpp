@@ -12,9 +12,7 @@ namespace {
 constexpr float lowest = -std::numeric_limits<float>::infinity();
 
 // Descending by value, ties by the lower id.
-bool ahead(const Candidate& a, const Candidate& b) {
-  return a.value > b.value || (a.value == b.value && a.id < b.id);
-}
+bool ahead(const Candidate& a, const Candidate& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
 bool by_id(const Candidate& a, const Candidate& b) { return a.id < b.id; }
 
 // Calls apply(id, times) once for every different id of the histories. Counts are zero before and after.
@@ -37,11 +35,9 @@ void for_each_counted(std::initializer_list<std::span<const std::int32_t>> histo
 
 void penalise(std::span<float> logits, const SamplingRow& row, std::uint32_t* counts) {
   if (row.repetition_penalty != 1) {
-    for_each_counted(
-        {row.prompt_ids, row.output_ids}, logits.size(), counts, [&](std::size_t id, std::uint32_t) {
-          logits[id] =
-              logits[id] > 0 ? logits[id] / row.repetition_penalty : logits[id] * row.repetition_penalty;
-        });
+    for_each_counted({row.prompt_ids, row.output_ids}, logits.size(), counts, [&](std::size_t id, std::uint32_t) {
+      logits[id] = logits[id] > 0 ? logits[id] / row.repetition_penalty : logits[id] * row.repetition_penalty;
+    });
   }
   if (row.presence_penalty != 0 || row.frequency_penalty != 0) {
     for_each_counted({row.output_ids}, logits.size(), counts, [&](std::size_t id, std::uint32_t times) {
@@ -131,17 +127,14 @@ std::span<Candidate> take_nucleus(std::span<Candidate> candidates, float top_p) 
 
 double uniform_draw(std::uint64_t seed, std::uint32_t sample, std::int64_t position) {
   const auto place = static_cast<std::uint64_t>(position);
-  std::array<std::uint32_t, 4> counter = {static_cast<std::uint32_t>(place),
-                                          static_cast<std::uint32_t>(place >> 32), sample, 0};
-  std::array<std::uint32_t, 2> key = {static_cast<std::uint32_t>(seed),
-                                      static_cast<std::uint32_t>(seed >> 32)};
+  std::array<std::uint32_t, 4> counter = {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32),
+                                          sample, 0};
+  std::array<std::uint32_t, 2> key = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<std::uint32_t>(product0)};
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
   }
@@ -155,12 +148,10 @@ std::int32_t sample_row(std::span<float> logits, const SamplingRow& row, const S
   const std::int32_t best = largest(logits);
   if (best < 0 || row.temperature <= 0) return best;
 
-  const std::size_t k =
-      row.top_k > 0 ? std::min(logits.size(), static_cast<std::size_t>(row.top_k)) : logits.size();
+  const std::size_t k = row.top_k > 0 ? std::min(logits.size(), static_cast<std::size_t>(row.top_k)) : logits.size();
   std::span<Candidate> candidates = take_top(logits, k, scratch.candidates);
   const float maximum = logits[static_cast<std::size_t>(best)];
-  for (Candidate& candidate : candidates)
-    candidate.value = std::exp((candidate.value - maximum) / row.temperature);
+  for (Candidate& candidate : candidates) candidate.value = std::exp((candidate.value - maximum) / row.temperature);
   if (row.top_p < 1) candidates = take_nucleus(candidates, row.top_p);
   if (row.min_p > 0) {  // the highest weight is exp(0) = 1
     const auto end = std::remove_if(candidates.begin(), candidates.end(),

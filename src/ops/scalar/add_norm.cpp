@@ -7,8 +7,8 @@
 namespace m3::ops::scalar {
 
 // spec §3.2: x <- round(x + delta); y = round((x · r) · (1 + w)) with r = 1/sqrt(mean(x²) + eps).
-void ScalarBackend::add_norm(const Tensor& residual, const Tensor& delta, const NormWeight& norm,
-                             const Tensor& normed, Communicator* communicator) {
+void ScalarBackend::add_norm(const Tensor& residual, const Tensor& delta, const NormWeight& norm, const Tensor& normed,
+                             Communicator* communicator) {
   refuse_communicator(communicator);
   const std::int64_t columns = residual.columns;
   check_tensor(residual, DType::f32, residual.rows, columns, "add_norm: residual");

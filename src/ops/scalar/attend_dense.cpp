@@ -6,19 +6,19 @@
 namespace m3::ops::scalar {
 
 std::int64_t ScalarBackend::attend_scratch_bytes(const Limits& limits) const {
-  Arena arena;
   const std::int64_t group = limits.query_heads / std::max<std::int64_t>(1, limits.kv_heads);
-  for (int thread = 0; thread < pool_.size(); ++thread) AttentionScratch(arena, group, limits.context);
-  return arena.used();
+  return pool_.size() * bytes_of<AttentionScratch>(group, limits.context);
 }
 
 // spec §3.7: causal by absolute position; `window` keeps the last keys only, the own one included.
-void ScalarBackend::attend_dense(const Batch& batch, const Attention& args, const Tensor& q,
-                                 const LayerPages& pages, const Tensor& out) {
+void ScalarBackend::attend_dense(const Batch& batch, const Attention& args, const Tensor& q, const LayerPages& pages,
+                                 const Tensor& out) {
   const int group = args.query_heads / args.kv_heads;
   const std::int64_t context = limits().context;
   check_tensor(q, DType::f32, batch.tokens, args.query_heads * head_dim, "attend_dense: q");
   check_tensor(out, DType::f32, batch.tokens, args.query_heads * head_dim, "attend_dense: out");
+  Arena whole = scratch();
+  const ThreadArenas threads(whole, pool_.size(), bytes_of<AttentionScratch>(group, context));
   pool_.each(batch.tokens * args.kv_heads, [&](std::int64_t task, int thread) {
     const std::int64_t token = task / args.kv_heads;
     const std::int64_t kv_head = task % args.kv_heads;
@@ -29,8 +29,7 @@ void ScalarBackend::attend_dense(const Batch& batch, const Attention& args, cons
     if (end > context) fail_internal("attend_dense: position {} past the context {}", end - 1, context);
     if (kv_page(batch, sequence, (end - 1) / page_tokens) < 0) return;
 
-    Arena arena = scratch();
-    for (int before = 0; before < thread; ++before) AttentionScratch(arena, group, context);
+    Arena arena = threads[thread];
     const AttentionScratch memory(arena, group, context);
     const std::int64_t first_block = begin / page_tokens;
     const auto run = [&](std::int64_t i) {

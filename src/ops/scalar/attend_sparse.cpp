@@ -6,12 +6,14 @@
 namespace m3::ops::scalar {
 
 // spec §3.9: the tokens of the chosen blocks at positions <= the query's.
-void ScalarBackend::attend_sparse(const Batch& batch, const Attention& args, const Tensor& q,
-                                  const LayerPages& pages, const std::int32_t* block_ids, const Tensor& out) {
+void ScalarBackend::attend_sparse(const Batch& batch, const Attention& args, const Tensor& q, const LayerPages& pages,
+                                  const std::int32_t* block_ids, const Tensor& out) {
   const int group = args.query_heads / args.kv_heads;
   const std::int64_t context = limits().context;
   check_tensor(q, DType::f32, batch.tokens, args.query_heads * head_dim, "attend_sparse: q");
   check_tensor(out, DType::f32, batch.tokens, args.query_heads * head_dim, "attend_sparse: out");
+  Arena whole = scratch();
+  const ThreadArenas threads(whole, pool_.size(), bytes_of<AttentionScratch>(group, context));
   pool_.each(batch.tokens * args.kv_heads, [&](std::int64_t task, int thread) {
     const std::int64_t token = task / args.kv_heads;
     const std::int64_t kv_head = task % args.kv_heads;
@@ -21,8 +23,7 @@ void ScalarBackend::attend_sparse(const Batch& batch, const Attention& args, con
     if (end > context) fail_internal("attend_sparse: position {} past the context {}", end - 1, context);
     if (kv_page(batch, sequence, (end - 1) / page_tokens) < 0) return;
 
-    Arena arena = scratch();
-    for (int before = 0; before < thread; ++before) AttentionScratch(arena, group, context);
+    Arena arena = threads[thread];
     const AttentionScratch memory(arena, group, context);
     const std::int32_t* ids = block_ids + task * args.topk;
     const auto run = [&](std::int64_t i) {

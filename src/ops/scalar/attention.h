@@ -12,13 +12,6 @@
 
 namespace m3::ops::scalar {
 
-// Slots [first, last) of a page; page -1 or first >= last = none.
-struct KeyRun {
-  std::int32_t page = -1;
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-};
-
 struct AttentionScratch {
   AttentionScratch(Arena& arena, std::int64_t group, std::int64_t context)
       : rows(arena.take<float>(page_tokens * head_dim)),
@@ -38,7 +31,7 @@ bool attend(const LayerPages& pages, std::int64_t kv_head, const float* q, int g
     std::int64_t keys = 0;
     for (std::int64_t i = 0; i < runs; ++i) {
       const KeyRun at = run(i);
-      if (at.page < 0 || at.first >= at.last) continue;
+      if (at.empty()) continue;
       read_cache_rows(part, at.page, kv_head, at.first, at.last - at.first, part_scale, scratch.rows);
       visit(keys, at.last - at.first);
       keys += at.last - at.first;
@@ -46,15 +39,14 @@ bool attend(const LayerPages& pages, std::int64_t kv_head, const float* q, int g
     return keys;
   };
 
-  const std::int64_t keys =
-      for_each_run(pages.k, pages.k_scale, [&](std::int64_t before, std::int64_t count) {
-        for (int head = 0; head < group; ++head) {
-          float* scores = scratch.probabilities + head * context + before;
-          for (std::int64_t key = 0; key < count; ++key) {
-            scores[key] = dot(q + head * head_dim, scratch.rows + key * head_dim, head_dim) * scale;
-          }
-        }
-      });
+  const std::int64_t keys = for_each_run(pages.k, pages.k_scale, [&](std::int64_t before, std::int64_t count) {
+    for (int head = 0; head < group; ++head) {
+      float* scores = scratch.probabilities + head * context + before;
+      for (std::int64_t key = 0; key < count; ++key) {
+        scores[key] = dot(q + head * head_dim, scratch.rows + key * head_dim, head_dim) * scale;
+      }
+    }
+  });
   if (keys == 0) return false;
 
   for (int head = 0; head < group; ++head) {

@@ -6,8 +6,8 @@ namespace m3::ops::scalar {
 // spec §3.12-3.13: routed experts ascending, the scaling factor folded into their weights, then the shared
 // expert; one rounding of the sum.
 void ScalarBackend::experts(const Tensor& hidden, const Routing& routing, int first,
-                            std::span<const MlpWeights> experts, const MlpWeights* shared,
-                            float routed_scaling_factor, const Activation& activation, const Tensor& out) {
+                            std::span<const MlpWeights> experts, const MlpWeights* shared, float routed_scaling_factor,
+                            const Activation& activation, const Tensor& out) {
   const std::int64_t tokens = hidden.rows;
   const std::int64_t columns = hidden.columns;
   const int k = routing.experts_per_token;

@@ -24,8 +24,7 @@ void ScalarBackend::linear(const Tensor& x, std::span<const WeightMatrix> weight
     Arena arena = scratch();
     const MatmulScratch memory(arena, pool_.size(), x.rows, weight.columns);
     matmul(
-        pool_, memory, x.rows, [&](std::int64_t t) { return reinterpret_cast<const float*>(x.row(t)); },
-        weight,
+        pool_, memory, x.rows, [&](std::int64_t t) { return reinterpret_cast<const float*>(x.row(t)); }, weight,
         [&](std::int64_t t, std::int64_t row, float value) {
           reinterpret_cast<float*>(out.row(t))[first + row] = rounded(value);
         });

@@ -5,8 +5,8 @@
 namespace m3::ops::scalar {
 
 // spec §3.14: fp32, not rounded.
-void ScalarBackend::logits(const Tensor& hidden, std::span<const std::int32_t> row_ids,
-                           const WeightMatrix& head, const Tensor& logits) {
+void ScalarBackend::logits(const Tensor& hidden, std::span<const std::int32_t> row_ids, const WeightMatrix& head,
+                           const Tensor& logits) {
   const auto rows = static_cast<std::int64_t>(row_ids.size());
   check_tensor(hidden, DType::f32, 0, head.columns, "logits: hidden");
   check_tensor(logits, DType::f32, rows, head.rows, "logits");
@@ -18,9 +18,8 @@ void ScalarBackend::logits(const Tensor& hidden, std::span<const std::int32_t> r
   const auto x = [&](std::int64_t r) {
     return reinterpret_cast<const float*>(hidden.row(row_ids[static_cast<std::size_t>(r)]));
   };
-  matmul(pool_, memory, rows, x, head, [&](std::int64_t r, std::int64_t id, float value) {
-    reinterpret_cast<float*>(logits.row(r))[id] = value;
-  });
+  matmul(pool_, memory, rows, x, head,
+         [&](std::int64_t r, std::int64_t id, float value) { reinterpret_cast<float*>(logits.row(r))[id] = value; });
 }
 
 }  // namespace m3::ops::scalar

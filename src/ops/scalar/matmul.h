@@ -31,8 +31,8 @@ struct MatmulScratch {
 // x is replaced by e4m3(x / s) with s = max|x| / 448 of the token, and s multiplies the product together with
 // the row's factor.
 template <typename X, typename Store>
-void matmul(ThreadPool& pool, const MatmulScratch& scratch, std::int64_t tokens, const X& x,
-            const WeightMatrix& weight, const Store& store) {
+void matmul(ThreadPool& pool, const MatmulScratch& scratch, std::int64_t tokens, const X& x, const WeightMatrix& weight,
+            const Store& store) {
   const std::int64_t columns = weight.columns;
   const bool quantised = weight.quantized_activations;
   if (quantised) {
@@ -46,8 +46,7 @@ void matmul(ThreadPool& pool, const MatmulScratch& scratch, std::int64_t tokens,
     float* tile = scratch.tiles + thread * tile_rows * columns;
     for (std::int64_t first = begin; first < end; first += tile_rows) {
       const std::int64_t last = std::min(first + tile_rows, end);
-      for (std::int64_t row = first; row < last; ++row)
-        widen_codes(weight, row, tile + (row - first) * columns);
+      for (std::int64_t row = first; row < last; ++row) widen_codes(weight, row, tile + (row - first) * columns);
       for (std::int64_t t = 0; t < tokens; ++t) {
         const float* values = quantised ? scratch.quantised + t * columns : x(t);
         for (std::int64_t row = first; row < last; ++row) {

@@ -19,8 +19,8 @@ void check_mlp(const MlpWeights& weights, std::int64_t hidden) {
   if (weights.gate.columns != hidden || weights.up.columns != hidden || weights.up.rows != width ||
       weights.down.columns != width || weights.down.rows != hidden) {
     fail_internal("an MLP of gate [{}, {}], up [{}, {}], down [{}, {}] on a hidden size of {}", width,
-                  weights.gate.columns, weights.up.rows, weights.up.columns, weights.down.rows,
-                  weights.down.columns, hidden);
+                  weights.gate.columns, weights.up.rows, weights.up.columns, weights.down.rows, weights.down.columns,
+                  hidden);
   }
 }
 

@@ -29,16 +29,12 @@ struct MlpScratch {
 // sums[t] += weight(t) · down · round(act(round(gate · x), round(up · x))) over the listed tokens, in fp32.
 template <typename Round, typename Weight>
 void add_mlp(ThreadPool& pool, const MlpScratch& scratch, const Tensor& hidden, std::int64_t tokens,
-             const MlpWeights& weights, const Activation& activation, const Round& rounded,
-             const Weight& weight) {
+             const MlpWeights& weights, const Activation& activation, const Round& rounded, const Weight& weight) {
   const std::int64_t width = weights.gate.rows;
   const std::int64_t columns = weights.down.rows;
-  const auto x = [&](std::int64_t i) {
-    return reinterpret_cast<const float*>(hidden.row(scratch.listed[i]));
-  };
-  matmul(pool, scratch.matmul, tokens, x, weights.gate, [&](std::int64_t i, std::int64_t row, float value) {
-    scratch.gate[i * width + row] = rounded(value);
-  });
+  const auto x = [&](std::int64_t i) { return reinterpret_cast<const float*>(hidden.row(scratch.listed[i])); };
+  matmul(pool, scratch.matmul, tokens, x, weights.gate,
+         [&](std::int64_t i, std::int64_t row, float value) { scratch.gate[i * width + row] = rounded(value); });
   matmul(pool, scratch.matmul, tokens, x, weights.up, [&](std::int64_t i, std::int64_t row, float value) {
     float& gate = scratch.gate[i * width + row];
     gate = rounded(swigluoai(gate, rounded(value), activation));

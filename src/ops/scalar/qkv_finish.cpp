@@ -35,11 +35,9 @@ void norm_and_rotate(const QkvFinish& args, std::span<const float> weight, const
 }  // namespace
 
 // spec §3.4-3.6.
-void ScalarBackend::qkv_finish(const Batch& batch, const QkvFinish& args, const Tensor& packed,
-                               const Tensor& table, const LayerPages& pages, const Tensor& q,
-                               const Tensor& index_q) {
-  const std::int64_t heads =
-      args.query_heads + 2 * args.kv_heads + args.index_heads + (args.index_heads > 0 ? 1 : 0);
+void ScalarBackend::qkv_finish(const Batch& batch, const QkvFinish& args, const Tensor& packed, const Tensor& table,
+                               const LayerPages& pages, const Tensor& q, const Tensor& index_q) {
+  const std::int64_t heads = args.query_heads + 2 * args.kv_heads + args.index_heads + (args.index_heads > 0 ? 1 : 0);
   check_tensor(packed, DType::f32, batch.tokens, heads * head_dim, "qkv_finish: packed");
   check_tensor(table, DType::f32, batch.tokens, args.rotary_dim, "qkv_finish: table");
   check_tensor(q, DType::f32, batch.tokens, args.query_heads * head_dim, "qkv_finish: q");

@@ -18,13 +18,12 @@ void ScalarBackend::route(const Tensor& hidden, const WeightMatrix& gate, std::s
   const MatmulScratch memory(arena, pool_.size(), hidden.rows, gate.columns);
   auto* logits = arena.take<float>(hidden.rows * experts);
   matmul(
-      pool_, memory, hidden.rows,
-      [&](std::int64_t t) { return reinterpret_cast<const float*>(hidden.row(t)); }, gate,
+      pool_, memory, hidden.rows, [&](std::int64_t t) { return reinterpret_cast<const float*>(hidden.row(t)); }, gate,
       [&](std::int64_t t, std::int64_t expert, float value) { logits[t * experts + expert] = value; });
   pool_.split(hidden.rows, 16, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
-      choose_experts({logits + t * experts, static_cast<std::size_t>(experts)}, bias, k,
-                     routing.expert_ids + t * k, routing.expert_weights + t * k);
+      choose_experts({logits + t * experts, static_cast<std::size_t>(experts)}, bias, k, routing.expert_ids + t * k,
+                     routing.expert_weights + t * k);
     }
   });
 }

@@ -22,8 +22,8 @@ class ScalarBackend final : public HostBackend {
   void linear(const Tensor& x, std::span<const WeightMatrix> weights, const Tensor& out) override;
   void qkv_finish(const Batch& batch, const QkvFinish& args, const Tensor& packed, const Tensor& table,
                   const LayerPages& pages, const Tensor& q, const Tensor& index_q) override;
-  void select_blocks(const Batch& batch, const SelectBlocks& args, const Tensor& index_q,
-                     const LayerPages& pages, std::int32_t* block_ids) override;
+  void select_blocks(const Batch& batch, const SelectBlocks& args, const Tensor& index_q, const LayerPages& pages,
+                     std::int32_t* block_ids) override;
   void attend_dense(const Batch& batch, const Attention& args, const Tensor& q, const LayerPages& pages,
                     const Tensor& out) override;
   void attend_sparse(const Batch& batch, const Attention& args, const Tensor& q, const LayerPages& pages,
@@ -33,8 +33,7 @@ class ScalarBackend final : public HostBackend {
   void experts(const Tensor& hidden, const Routing& routing, int first, std::span<const MlpWeights> experts,
                const MlpWeights* shared, float routed_scaling_factor, const Activation& activation,
                const Tensor& out) override;
-  void mlp(const Tensor& hidden, const MlpWeights& weights, const Activation& activation,
-           const Tensor& out) override;
+  void mlp(const Tensor& hidden, const MlpWeights& weights, const Activation& activation, const Tensor& out) override;
   void logits(const Tensor& hidden, std::span<const std::int32_t> row_ids, const WeightMatrix& head,
               const Tensor& logits) override;
 

@@ -29,11 +29,7 @@ std::int64_t blocks_of(std::int64_t context) { return (context + page_tokens - 1
 }  // namespace
 
 std::int64_t ScalarBackend::select_blocks_scratch_bytes(const Limits& limits) const {
-  Arena arena;
-  for (int thread = 0; thread < pool_.size(); ++thread) {
-    SelectScratch(arena, limits.kv_heads, blocks_of(limits.context), limits.topk_blocks);
-  }
-  return arena.used();
+  return pool_.size() * bytes_of<SelectScratch>(limits.kv_heads, blocks_of(limits.context), limits.topk_blocks);
 }
 
 // spec §3.8.
@@ -43,6 +39,8 @@ void ScalarBackend::select_blocks(const Batch& batch, const SelectBlocks& args, 
   const std::int64_t ids_per_token = std::int64_t{heads} * args.topk;
   const std::int64_t capacity = blocks_of(limits().context);
   check_tensor(index_q, DType::f32, batch.tokens, heads * head_dim, "select_blocks");
+  Arena whole = scratch();
+  const ThreadArenas threads(whole, pool_.size(), bytes_of<SelectScratch>(heads, capacity, args.topk));
   pool_.each(batch.tokens, [&](std::int64_t token, int thread) {
     std::int32_t* ids = block_ids + token * ids_per_token;
     std::fill(ids, ids + ids_per_token, -1);
@@ -51,11 +49,9 @@ void ScalarBackend::select_blocks(const Batch& batch, const SelectBlocks& args, 
     const std::int64_t position = batch.positions[token];
     const std::int64_t blocks = position / page_tokens + 1;
     if (index_page(batch, sequence, blocks - 1) < 0) return;
-    if (blocks > capacity)
-      fail_internal("select_blocks: position {} past the context {}", position, limits().context);
+    if (blocks > capacity) fail_internal("select_blocks: position {} past the context {}", position, limits().context);
 
-    Arena arena = scratch();
-    for (int before = 0; before < thread; ++before) SelectScratch(arena, heads, capacity, args.topk);
+    Arena arena = threads[thread];
     const SelectScratch memory(arena, heads, capacity, args.topk);
     const auto* q = reinterpret_cast<const float*>(index_q.row(token));
     for (int i = 0; i < heads * head_dim; ++i) {
@@ -75,8 +71,8 @@ void ScalarBackend::select_blocks(const Batch& batch, const SelectBlocks& args, 
       }
     }
     for (int head = 0; head < heads; ++head) {
-      choose_blocks({memory.scores + head * capacity, static_cast<std::size_t>(blocks)}, args,
-                    memory.candidates, ids + head * args.topk);
+      choose_blocks({memory.scores + head * capacity, static_cast<std::size_t>(blocks)}, args, memory.candidates,
+                    ids + head * args.topk);
     }
   });
 }

@@ -9,10 +9,9 @@ namespace m3::ops::scalar {
 inline constexpr int lanes = 16;
 
 inline float add_lanes(float (&lane)[lanes]) {
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
-  }
-  return lane[0];
+  for (int i = 0; i < 8; ++i) lane[i] += lane[i + 8];
+  for (int i = 0; i < 4; ++i) lane[i] += lane[i + 4];
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
 inline float dot(const float* a, const float* b, std::int64_t count) {

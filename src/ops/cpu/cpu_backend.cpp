@@ -1,0 +1,18 @@
+#include "src/ops/cpu/cpu_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace m3::ops::cpu {
+
+std::string CpuBackend::description() const {
+  return fmt::format("cpu ({}, {} {})", kernels_.name, pool_.size(), pool_.size() == 1 ? "thread" : "threads");
+}
+
+std::int64_t CpuBackend::workspace_bytes(const Limits& limits) const {
+  return std::max({embed_scratch_bytes(limits), linear_scratch_bytes(limits), select_blocks_scratch_bytes(limits),
+                   attend_scratch_bytes(limits), experts_scratch_bytes(limits), sample_scratch_bytes(limits)});
+}
+
+}  // namespace m3::ops::cpu

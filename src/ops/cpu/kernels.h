@@ -1,0 +1,109 @@
+// The inner loops of the cpu backend, one table for each instruction set. Everything above this table is written once.
+#pragma once
+
+#include <cstdint>
+
+#include "src/base/weight_matrix.h"
+#include "src/ops/ops.h"
+
+namespace m3::ops::cpu {
+
+// Products of few tokens read the weights straight into registers; more go through a widened panel.
+inline constexpr std::int64_t direct_tokens = 4;
+// Tokens that share one pass over a weight, and their slice of K: what keeps a panel of weights in the first-level
+// cache and x in the second.
+inline constexpr std::int64_t block_tokens = 256;
+inline constexpr std::int64_t k_block = 256;
+// Rows of K are padded with zeros to a multiple of this in fp32 panels.
+inline constexpr std::int64_t column_group = 32;
+
+inline constexpr std::int64_t padded_columns(std::int64_t columns) {
+  return (columns + column_group - 1) / column_group * column_group;
+}
+
+// x as fp32, for up to block_tokens tokens: [K / depth][tokens][depth], the last slice shorter.
+struct XPanel {
+  const float* data = nullptr;
+  std::int64_t tokens = 0;
+  std::int64_t depth = 0;
+  const float* token_scales = nullptr;  // [tokens], multiply the results; null = none
+};
+
+// out[t · out_stride + r] = x(t) · row first + r, times the row's factor, 0 <= r < rows.
+struct MatmulCall {
+  const WeightMatrix* weight = nullptr;
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+  XPanel x;
+  float* panel = nullptr;  // [panel_rows, k_block]
+  float* sums = nullptr;   // [block_tokens · panel_rows · lanes]
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+};
+
+// Running softmax of a group of query heads that share a KV head: lanes are heads.
+struct AttentionState {
+  float* highest;  // [heads]
+  float* total;    // [heads]
+  float* sums;     // [128, heads]
+};
+
+struct AttentionCall {
+  const float* q = nullptr;  // [128, heads]: transposed, zero-padded to `heads`
+  int heads = 0;             // a multiple of the lanes, at most max_heads
+  float scale = 0;
+  DType k_type = DType::bf16, v_type = DType::bf16;
+  const std::byte* k = nullptr;  // the first visible row [128] of the page's head
+  const std::byte* v = nullptr;
+  std::int64_t count = 0;  // visible rows
+  float k_scale = 1, v_scale = 1;
+  float* rows = nullptr;    // scratch [key_chunk, 128]
+  float* scores = nullptr;  // scratch [128, heads]
+};
+
+inline constexpr int max_heads = 16;  // query heads of one attention task
+inline constexpr std::int64_t key_chunk = 32;
+
+struct ScoreCall {
+  const float* queries = nullptr;         // [count, 128]
+  const std::int32_t* visible = nullptr;  // [count] keys of this block that the query may see, may be <= 0
+  std::int64_t count = 0;
+  DType type = DType::bf16;
+  const std::byte* keys = nullptr;  // [128, 128]
+  std::int64_t key_count = 0;       // the largest of `visible`, at most 128
+  float* rows = nullptr;            // scratch [key_chunk, 128]
+  float* scores = nullptr;          // out: scores[i · stride]
+  std::int64_t stride = 0;
+};
+
+struct Kernels {
+  const char* name;  // "AVX2"
+  int lanes;         // floats of a register; attention pads heads to a multiple
+  std::int64_t panel_rows;
+  void (*matmul)(const MatmulCall& call);
+  // out[count] <- fp32 of bf16 values; [count, padded) <- 0.
+  void (*widen_bf16)(const std::uint16_t* values, std::int64_t count, std::int64_t padded, float* out);
+  void (*round_bf16)(const float* values, std::int64_t count, std::uint16_t* out);
+  // x <- bf16(x + delta) (delta may be null), then out <- bf16((x · r) · w) unless out is null.
+  void (*add_norm)(std::uint16_t* x, const std::uint16_t* delta, const float* weight, bool gemma, float eps,
+                   std::int64_t count, std::uint16_t* out);
+  // One head: norm (weight null: none), rotation of the first `rotary_dim`; y [128] in fp32.
+  void (*norm_rotate)(const std::uint16_t* x, const float* weight, bool gemma, float eps, const float* table,
+                      int rotary_dim, float* y);
+  // out[count] <- bf16(act(bf16(gate), bf16(up))).
+  void (*swigluoai)(const float* gate, const float* up, const Activation& activation, std::int64_t count,
+                    std::uint16_t* out);
+  // out[i] += weight · values[i].
+  void (*accumulate)(const float* values, float weight, std::int64_t count, float* out);
+  void (*attention_begin)(int heads, const AttentionState& state);
+  void (*attend_page)(const AttentionCall& call, const AttentionState& state);
+  void (*attention_merge)(int heads, const AttentionState& into, const AttentionState& other);
+  // sums <- sums / total.
+  void (*attention_finish)(int heads, const AttentionState& state);
+  void (*score_page)(const ScoreCall& call);
+};
+
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+}  // namespace m3::ops::cpu

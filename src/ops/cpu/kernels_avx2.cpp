@@ -1,0 +1,19 @@
+#include "src/ops/cpu/kernels.h"
+#include "src/ops/cpu/simd_avx2.h"
+// The loops below are compiled for the instruction set above.
+#include "src/ops/cpu/attention_kernels.h"
+#include "src/ops/cpu/matmul_kernels.h"
+#include "src/ops/cpu/row_kernels.h"
+
+namespace m3::ops::cpu {
+
+const Kernels& avx2_kernels() {
+  static constexpr Kernels kernels = {
+      Simd::name,      Simd::lanes, Simd::panel_rows, matmul,           widen_bf16,
+      round_bf16,      add_norm,    norm_rotate,      swigluoai,        accumulate,
+      attention_begin, attend_page, attention_merge,  attention_finish, score_page,
+  };
+  return kernels;
+}
+
+}  // namespace m3::ops::cpu

@@ -1,0 +1,25 @@
+// GCC 12 takes the "undefined" registers of its own AVX-512 headers for a mistake (GCC bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include "src/ops/cpu/kernels.h"
+#include "src/ops/cpu/simd_avx512.h"
+// The loops below are compiled for the instruction set above.
+#include "src/ops/cpu/attention_kernels.h"
+#include "src/ops/cpu/matmul_kernels.h"
+#include "src/ops/cpu/row_kernels.h"
+
+namespace m3::ops::cpu {
+
+const Kernels& avx512_kernels() {
+  static constexpr Kernels kernels = {
+      Simd::name,      Simd::lanes, Simd::panel_rows, matmul,           widen_bf16,
+      round_bf16,      add_norm,    norm_rotate,      swigluoai,        accumulate,
+      attention_begin, attend_page, attention_merge,  attention_finish, score_page,
+  };
+  return kernels;
+}
+
+}  // namespace m3::ops::cpu

@@ -1,0 +1,87 @@
+// y = x · Wᵀ on all threads: who widens x, who owns which rows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "src/base/thread_pool.h"
+#include "src/ops/cpu/kernels.h"
+#include "src/ops/host/arena.h"
+#include "src/ops/host/quantise.h"
+#include "src/ops/ops.h"
+
+namespace m3::ops::cpu {
+
+// Rows a thread computes between two stores of results.
+inline constexpr std::int64_t direct_rows = 64;
+inline constexpr std::int64_t max_panel_rows = 64;
+
+// Memory of one thread.
+struct MatmulScratch {
+  MatmulScratch(Arena& arena, const Kernels& kernels)
+      : panel(arena.take<float>(kernels.panel_rows * k_block)),
+        sums(arena.take<float>(block_tokens * kernels.panel_rows * kernels.lanes)),
+        out(arena.take<float>(2 * out_elements)) {}
+  // The larger of [direct_tokens, direct_rows] and [block_tokens, panel_rows].
+  static constexpr std::int64_t out_elements = block_tokens * max_panel_rows;
+  float* panel;
+  float* sums;
+  float* out;  // two products' worth: gate and up
+};
+
+// x of one block of tokens as fp32 panels; the quantised one is there for weights that ask for it.
+struct PackedX {
+  PackedX() = default;
+  PackedX(Arena& arena, std::int64_t most_tokens, std::int64_t most_columns)
+      : plain(arena.take<float>(most_tokens * padded_columns(most_columns))),
+        quantised(arena.take<float>(most_tokens * padded_columns(most_columns))),
+        token_scales(arena.take<float>(most_tokens)) {}
+  float* plain = nullptr;
+  float* quantised = nullptr;
+  float* token_scales = nullptr;
+  std::int64_t tokens = 0;
+  std::int64_t columns = 0;
+
+  std::int64_t depth() const { return tokens <= direct_tokens ? padded_columns(columns) : k_block; }
+  XPanel panel(bool is_quantised) const {
+    return {is_quantised ? quantised : plain, tokens, depth(), is_quantised ? token_scales : nullptr};
+  }
+};
+
+// Which panels the weights of a call need.
+struct PanelNeeds {
+  bool plain = false;
+  bool quantised = false;
+  void add(const WeightMatrix& weight) { (weight.quantized_activations ? quantised : plain) = true; }
+};
+
+// One token's bf16 row into its place in the panels. `row` is scratch of padded_columns(columns).
+void pack_token(const Kernels& kernels, const PanelNeeds& needs, const std::uint16_t* values, const PackedX& x,
+                std::int64_t token, float* row);
+
+// Rows [begin, end) of a weight: store(first row, rows, results [tokens, stride], stride) a chunk at a time.
+template <typename Store>
+void multiply_rows(const Kernels& kernels, const WeightMatrix& weight, std::int64_t begin, std::int64_t end,
+                   const PackedX& x, const MatmulScratch& scratch, float* out, const Store& store) {
+  const std::int64_t chunk = x.tokens <= direct_tokens ? direct_rows : kernels.panel_rows;
+  MatmulCall call{&weight, 0, 0, x.panel(weight.quantized_activations), scratch.panel, scratch.sums, out, chunk};
+  for (std::int64_t first = begin; first < end; first += chunk) {
+    call.first = first;
+    call.rows = std::min(chunk, end - first);
+    kernels.matmul(call);
+    store(first, call.rows, out, chunk);
+  }
+}
+
+// The share of `count` rows that a thread owns, in units that fill the kernels' tiles.
+struct RowRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+inline RowRange owned_rows(std::int64_t count, int thread, int threads) {
+  constexpr std::int64_t unit = 24;  // a multiple of every tile's rows
+  const std::int64_t units = (count + unit - 1) / unit;
+  return {std::min(count, units * thread / threads * unit), std::min(count, units * (thread + 1) / threads * unit)};
+}
+
+}  // namespace m3::ops::cpu

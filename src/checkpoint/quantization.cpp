@@ -29,9 +29,7 @@ bool routed_expert(std::string_view module) {
 // The modules that a fused name covers, as last components.
 std::vector<std::string> unfused(std::string_view last) {
   if (last == "qkv_proj") return {"q_proj", "k_proj", "v_proj"};
-  if (last == "index_qkv_proj" || last == "index_qk_proj") {
-    return {"q_proj", "k_proj", "v_proj", "index_q_proj", "index_k_proj"};
-  }
+  if (last == "index_qkv_proj" || last == "index_qk_proj") return {"index_q_proj", "index_k_proj"};
   if (last == "gate_up_proj") return {"gate_proj", "up_proj"};
   return {};
 }

@@ -55,6 +55,7 @@ void SafetensorsWriter::skip_complete() {
 
 void SafetensorsWriter::write(const std::string& name, std::span<const std::byte> bytes) {
   if (!header_written_) write_header();
+  if (!by_name_.contains(name)) fail_internal("safetensors writer: {} was not declared", name);
   if (bytes.empty()) return;
   skip_complete();
   if (current_ == entries_.size() || entries_[current_].name != name) {

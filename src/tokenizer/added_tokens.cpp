@@ -8,9 +8,7 @@ namespace m3 {
 
 namespace {
 
-bool starts_with_word(std::string_view text) {
-  return !text.empty() && is_word_character(decode_utf8(text, 0).code);
-}
+bool starts_with_word(std::string_view text) { return !text.empty() && is_word_character(decode_utf8(text, 0).code); }
 
 bool ends_with_word(std::string_view text) {
   return !text.empty() && is_word_character(decode_utf8_backwards(text, 0, text.size()).code);
@@ -44,8 +42,7 @@ void AddedTokenFinder::Trie::insert(std::string_view content, std::int32_t token
   for (const char value : content) {
     const auto byte = static_cast<unsigned char>(value);
     const auto& children = nodes[node].children;
-    const auto found =
-        std::find_if(children.begin(), children.end(), [&](const auto& c) { return c.first == byte; });
+    const auto found = std::find_if(children.begin(), children.end(), [&](const auto& c) { return c.first == byte; });
     if (found != children.end()) {
       node = found->second;
       continue;
@@ -63,9 +60,8 @@ std::int32_t AddedTokenFinder::Trie::longest(std::string_view text) const {
   std::uint32_t node = 0;
   for (const char value : text) {
     const auto& children = nodes[node].children;
-    const auto found = std::find_if(children.begin(), children.end(), [&](const auto& c) {
-      return c.first == static_cast<unsigned char>(value);
-    });
+    const auto found = std::find_if(children.begin(), children.end(),
+                                    [&](const auto& c) { return c.first == static_cast<unsigned char>(value); });
     if (found == children.end()) break;
     node = found->second;
     if (nodes[node].token >= 0) best = nodes[node].token;
@@ -83,8 +79,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
 void AddedTokenFinder::find_in(const Trie& trie, std::string_view text, std::size_t begin, std::size_t end,
                                const ByteRanges& allowed, std::vector<TextSection>& sections) const {
   std::size_t taken = begin;
-  auto range =
-      std::partition_point(allowed.begin(), allowed.end(), [&](const auto& r) { return r.second <= begin; });
+  auto range = std::partition_point(allowed.begin(), allowed.end(), [&](const auto& r) { return r.second <= begin; });
   for (; range != allowed.end() && range->first < end; ++range) {
     const std::size_t limit = std::min(range->second, end);
     for (std::size_t at = std::max(range->first, begin); at < limit;) {

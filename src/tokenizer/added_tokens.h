@@ -55,8 +55,8 @@ class AddedTokenFinder {
     std::int32_t longest(std::string_view text) const;
   };
 
-  void find_in(const Trie& trie, std::string_view text, std::size_t begin, std::size_t end,
-               const ByteRanges& allowed, std::vector<TextSection>& sections) const;
+  void find_in(const Trie& trie, std::string_view text, std::size_t begin, std::size_t end, const ByteRanges& allowed,
+               std::vector<TextSection>& sections) const;
 
   std::vector<AddedToken> tokens_;
   Trie plain_;

@@ -25,8 +25,7 @@ constexpr ClassSet spaces = class_set(CharClass::space, CharClass::newline);
 constexpr ClassSet word_prefixes = class_set(CharClass::other, CharClass::mark, CharClass::space);
 
 std::size_t skip_run(std::string_view text, std::size_t position, ClassSet set) {
-  for (ClassedChar character = classed_at(text, position); character.in(set);
-       character = classed_at(text, position)) {
+  for (ClassedChar character = classed_at(text, position); character.in(set); character = classed_at(text, position)) {
     position += character.length;
   }
   return position;

@@ -37,14 +37,10 @@ void for_each_known_piece(KnownPattern pattern, std::string_view text, Visit&& v
     }
   };
   switch (pattern) {
-    case KnownPattern::o200k:
-      return walk(next_piece<KnownPattern::o200k>);
-    case KnownPattern::o200k_slash:
-      return walk(next_piece<KnownPattern::o200k_slash>);
-    case KnownPattern::gpt2:
-      return walk(next_piece<KnownPattern::gpt2>);
-    case KnownPattern::none:
-      return;
+    case KnownPattern::o200k: return walk(next_piece<KnownPattern::o200k>);
+    case KnownPattern::o200k_slash: return walk(next_piece<KnownPattern::o200k_slash>);
+    case KnownPattern::gpt2: return walk(next_piece<KnownPattern::gpt2>);
+    case KnownPattern::none: return;
   }
 }
 

@@ -13,9 +13,7 @@ constexpr std::size_t short_piece = 160;
 // Scratch memory for longer pieces (some 30 bytes a byte) is given back at once.
 constexpr std::size_t kept_piece = std::size_t{1} << 16;
 
-unsigned byte_of(std::string_view piece, std::size_t position) {
-  return static_cast<unsigned char>(piece[position]);
-}
+unsigned byte_of(std::string_view piece, std::size_t position) { return static_cast<unsigned char>(piece[position]); }
 
 std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
   const auto product = static_cast<unsigned __int128>(a) * b;
@@ -39,9 +37,8 @@ void PieceEncoder::encode(std::string_view piece, std::vector<std::int32_t>& ids
   if (piece.size() > key_bytes) return merge(piece, ids);
   std::array<std::uint64_t, key_bytes / 8> key{};
   std::memcpy(key.data(), piece.data(), piece.size());
-  const std::uint64_t hash =
-      fold(key[0] ^ 0xA0761D6478BD642FULL, key[1] ^ (0xE7037ED1A0B428DBULL + piece.size())) ^
-      fold(key[2] ^ 0x8EBC6AF09C88C6E3ULL, key[3] ^ 0x589965CC75374CC3ULL);
+  const std::uint64_t hash = fold(key[0] ^ 0xA0761D6478BD642FULL, key[1] ^ (0xE7037ED1A0B428DBULL + piece.size())) ^
+                             fold(key[2] ^ 0x8EBC6AF09C88C6E3ULL, key[3] ^ 0x589965CC75374CC3ULL);
   Entry& entry = cache_[hash & (entries - 1)];
   if (entry.length == piece.size() && entry.key == key) {
     ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
@@ -115,8 +112,7 @@ void PieceEncoder::merge_long(std::string_view piece, std::vector<std::int32_t>&
   std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
   const auto update = [&](std::uint32_t position) {
     const std::uint32_t right = next_[position];
-    ranks_[position] =
-        right == none ? MergeTable::no_rank : model_.merges.rank(symbols_[position], symbols_[right]);
+    ranks_[position] = right == none ? MergeTable::no_rank : model_.merges.rank(symbols_[position], symbols_[right]);
     if (ranks_[position] == MergeTable::no_rank) return;
     heap_.push_back(entry_of(position));
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());

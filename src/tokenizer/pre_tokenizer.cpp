@@ -10,8 +10,7 @@ Ranges find_matches(const SplitStep& step, std::string_view text) {
   if (const auto* regex = std::get_if<RegexPattern>(&step.pattern)) return regex->matches(text);
   Ranges found;
   if (const auto* known = std::get_if<KnownPattern>(&step.pattern)) {
-    for_each_known_piece(*known, text,
-                         [&](std::size_t begin, std::size_t end) { found.emplace_back(begin, end); });
+    for_each_known_piece(*known, text, [&](std::size_t begin, std::size_t end) { found.emplace_back(begin, end); });
     return found;
   }
   const auto& literal = std::get<std::string>(step.pattern);
@@ -41,8 +40,7 @@ void apply(const SplitStep& step, std::string_view text, std::size_t base, Range
 KnownPattern PreTokenizer::only_known_pattern() const {
   if (add_prefix_space) return KnownPattern::none;
   if (splits.empty()) return gpt2_split ? KnownPattern::gpt2 : KnownPattern::none;
-  if (splits.size() != 1 || gpt2_split || splits[0].keep == SplitStep::Keep::between)
-    return KnownPattern::none;
+  if (splits.size() != 1 || gpt2_split || splits[0].keep == SplitStep::Keep::between) return KnownPattern::none;
   const auto* known = std::get_if<KnownPattern>(&splits[0].pattern);
   return known == nullptr ? KnownPattern::none : *known;
 }

@@ -31,8 +31,8 @@ struct PreTokenizer {
   template <typename Visit>
   void for_each_piece(std::string_view text, Visit&& visit) const {
     if (const KnownPattern only = only_known_pattern(); only != KnownPattern::none) {
-      for_each_known_piece(
-          only, text, [&](std::size_t begin, std::size_t end) { visit(text.substr(begin, end - begin)); });
+      for_each_known_piece(only, text,
+                           [&](std::size_t begin, std::size_t end) { visit(text.substr(begin, end - begin)); });
       return;
     }
     std::string prefixed;

@@ -67,10 +67,8 @@ struct RegexPattern::Code {
   ~Code() { pcre2_code_free(compiled); }
 };
 
-RegexPattern::RegexPattern(const std::string& pattern, const std::string& where)
-    : code_(std::make_unique<Code>()) {
-  if (has_escape(pattern, "hH"))
-    fail("{}: the pattern uses \\h, whose meaning differs between regex engines", where);
+RegexPattern::RegexPattern(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
+  if (has_escape(pattern, "hH")) fail("{}: the pattern uses \\h, whose meaning differs between regex engines", where);
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_->where = where;
@@ -95,18 +93,16 @@ std::vector<std::pair<std::size_t, std::size_t>> RegexPattern::matches(std::stri
   std::size_t position = 0;
   std::size_t last_end = std::string_view::npos;
   while (position <= subject.size()) {
-    const int count = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(subject.data()),
-                                  subject.size(), position, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
+    const int count = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(),
+                                  position, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
     if (count == PCRE2_ERROR_NOMATCH) break;
     if (count < 0)
-      fail("{}: the pattern failed on a text of {} bytes: {}", code_->where, text.size(),
-           pcre2_message(count));
+      fail("{}: the pattern failed on a text of {} bytes: {}", code_->where, text.size(), pcre2_message(count));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
     const std::size_t begin = range[0];
     const std::size_t end = range[1];
     // \K inside a lookaround can set a match's begin after its end, or before what is already taken.
-    if (begin > end || begin < position)
-      fail("{}: the pattern moves its match backwards (\\K)", code_->where);
+    if (begin > end || begin < position) fail("{}: the pattern moves its match backwards (\\K)", code_->where);
     if (begin == end && end == last_end) {
       if (position >= subject.size()) break;
       position += decode_utf8(subject, position).length;

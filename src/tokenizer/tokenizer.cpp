@@ -24,7 +24,7 @@ std::array<std::uint32_t, 256> byte_tokens(const Vocabulary& vocabulary, const s
     std::string symbol;
     append_utf8(symbol, byte_symbol(static_cast<std::uint8_t>(byte)));
     const std::int32_t id = vocabulary.id_of(symbol);
-    if (id < 0) fail("{}: model.vocab lacks \"{}\", the token of the byte {}", where, symbol, byte);
+    if (id < 0) fail("{}: model.vocab lacks {}, the token of the byte {}", where, in_quotes(symbol), byte);
     ids[byte] = static_cast<std::uint32_t>(id);
   }
   return ids;
@@ -81,8 +81,7 @@ class Lease {
 
 }  // namespace
 
-void Tokenizer::Data::encode(std::string_view text, const ByteRanges& markers,
-                             std::vector<std::int32_t>& ids) {
+void Tokenizer::Data::encode(std::string_view text, const ByteRanges& markers, std::vector<std::int32_t>& ids) {
   if (text.size() >= text_limit)
     fail("a text of {} bytes is too long to encode; the limit is {}", text.size(), text_limit);
   ids.reserve(text.size() / 3 + 1);
@@ -137,8 +136,7 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   }
   data->model.index_byte_pairs();
   data->special.resize(static_cast<std::size_t>(file.vocabulary.size()));
-  for (const AddedToken& token : file.added_tokens)
-    data->special[static_cast<std::size_t>(token.id)] = token.special;
+  for (const AddedToken& token : file.added_tokens) data->special[static_cast<std::size_t>(token.id)] = token.special;
   data->vocabulary = std::move(file.vocabulary);
   data->added_tokens = AddedTokenFinder(std::move(file.added_tokens));
   data->pre_tokenizer = std::move(file.pre_tokenizer);

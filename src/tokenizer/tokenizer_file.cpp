@@ -9,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/tokenizer/tokenizer_json.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3 {
 
@@ -28,7 +29,7 @@ class Component {
   void allow_only(std::initializer_list<std::string_view> keys) const {
     for (const auto& [key, unused] : value_.items()) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end())
-        fail("{}: the key \"{}\" is not known", where_, key);
+        fail("{}: the key {} is not known", where_, in_quotes(key));
     }
   }
 
@@ -73,7 +74,7 @@ SplitStep read_split(const Component& split) {
   } else if (behavior == "Removed") {
     step.keep = invert ? SplitStep::Keep::matches : SplitStep::Keep::between;
   } else {
-    fail("{}: the behavior {} is not implemented (Isolated and Removed are)", split.where(), behavior);
+    fail("{}: the behavior {} is not implemented (Isolated and Removed are)", split.where(), in_quotes(behavior));
   }
   const Component pattern(split.at("pattern"), split.where() + ": pattern");
   pattern.allow_only({"Regex", "String"});
@@ -90,9 +91,8 @@ SplitStep read_split(const Component& split) {
     return step;
   }
   step.pattern = RegexPattern(regex, pattern.where());
-  spdlog::warn(
-      "{}: not one of the known patterns; it runs under PCRE2, which may know an older Unicode and is slower",
-      pattern.where());
+  spdlog::warn("{}: not one of the known patterns; it runs under PCRE2, which may know an older Unicode and is slower",
+               pattern.where());
   return step;
 }
 
@@ -118,7 +118,7 @@ PreTokenizer read_pre_tokenizer(const json& value, const std::string& where) {
   bool byte_level = false;
   for (const Component& step : steps) {
     const std::string type = step.string("type");
-    if (byte_level) fail("{}: {} after ByteLevel is not implemented", step.where(), type);
+    if (byte_level) fail("{}: {} after ByteLevel is not implemented", step.where(), in_quotes(type));
     if (type == "Split") {
       result.splits.push_back(read_split(step));
     } else if (type == "ByteLevel") {
@@ -126,7 +126,7 @@ PreTokenizer read_pre_tokenizer(const json& value, const std::string& where) {
       byte_level = true;
     } else {
       fail("{}: the pre-tokeniser {} is not implemented (Sequence, Split and ByteLevel are)", step.where(),
-           type);
+           in_quotes(type));
     }
   }
   if (!byte_level) fail("{}: no ByteLevel step; only byte-level BPE is implemented", where);
@@ -141,7 +141,7 @@ void check_normalizer(const json& value, const std::string& where) {
     for (const json& step : normalizer.array("normalizers")) check_normalizer(step, where);
     return;
   }
-  fail("{}: the normaliser {} is not implemented", where, type);
+  fail("{}: the normaliser {} is not implemented", where, in_quotes(type));
 }
 
 // Only what post-processors add at the ends would matter, and nothing is ever added; their type must be one
@@ -151,11 +151,11 @@ void check_post_processor(const json& value, const std::string& where) {
   const Component processor(value, where);
   const std::string type = processor.string("type");
   if (type == "ByteLevel" || type == "TemplateProcessing") return;
-  if (type != "Sequence") fail("{}: the post-processor {} is not implemented", where, type);
+  if (type != "Sequence") fail("{}: the post-processor {} is not implemented", where, in_quotes(type));
   for (const json& step : processor.array("processors")) {
     const std::string inner = Component(step, where).string("type");
     if (inner != "ByteLevel" && inner != "TemplateProcessing") {
-      fail("{}: the post-processor {} is not implemented", where, inner);
+      fail("{}: the post-processor {} is not implemented", where, in_quotes(inner));
     }
   }
 }
@@ -163,22 +163,21 @@ void check_post_processor(const json& value, const std::string& where) {
 void check_decoder(const json& value, const std::string& where) {
   if (value.is_null()) fail("{}: there is none; byte-level BPE needs ByteLevel", where);
   const std::string type = Component(value, where).string("type");
-  if (type != "ByteLevel") fail("{}: the decoder {} is not implemented (ByteLevel is)", where, type);
+  if (type != "ByteLevel") fail("{}: the decoder {} is not implemented (ByteLevel is)", where, in_quotes(type));
 }
 
 void check_model(const Component& model) {
-  model.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                    "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+  model.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                    "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (!model.at("type").is_null() && model.string("type") != "BPE") {
-    fail("{}: the model type {} is not implemented (BPE is)", model.where(), model.string("type"));
+    fail("{}: the model type {} is not implemented (BPE is)", model.where(), in_quotes(model.string("type")));
   }
   const json& dropout = model.at("dropout");
   if (!dropout.is_null() && !(dropout.is_number() && dropout.get<double>() == 0)) {
-    fail("{}: dropout {} is not implemented", model.where(), dropout.dump());
+    fail("{}: dropout {} is not implemented", model.where(), in_quotes(dropout.dump()));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model.at(key).is_null() && !model.string(key).empty())
-      fail("{}: {} is not implemented", model.where(), key);
+    if (!model.at(key).is_null() && !model.string(key).empty()) fail("{}: {} is not implemented", model.where(), key);
   }
   if (model.boolean("byte_fallback", false)) fail("{}: byte_fallback is not implemented", model.where());
   if (!model.at("unk_token").is_null()) model.string("unk_token");  // unused: every byte has a token
@@ -189,20 +188,20 @@ void check_model(const Component& model) {
 
 void read_vocab(const TokenizerJson& file, const std::string& where, Vocabulary& vocabulary) {
   if (!file.has_vocab) fail("{}: model.vocab is missing", where);
+  vocabulary.reserve(file.vocab.size());
   for (const auto& [range, id] : file.vocab) {
     const std::string_view content = file.text(range);
     if (id >= MergeTable::id_limit) {
-      fail("{}: token \"{}\" has the id {}; the limit is {}", where, content, id, MergeTable::id_limit - 1);
+      fail("{}: token {} has the id {}; the limit is {}", where, in_quotes(content), id, MergeTable::id_limit - 1);
     }
     if (vocabulary.add(static_cast<std::uint32_t>(id), content, false)) continue;
-    if (vocabulary.id_of(content) >= 0) fail("{}: token \"{}\" stands twice in model.vocab", where, content);
-    fail("{}: tokens \"{}\" and \"{}\" have the same id {}", where,
-         vocabulary.content(static_cast<std::uint32_t>(id)), content, id);
+    if (vocabulary.id_of(content) >= 0) fail("{}: token {} stands twice in model.vocab", where, in_quotes(content));
+    fail("{}: tokens {} and {} have the same id {}", where,
+         in_quotes(vocabulary.content(static_cast<std::uint32_t>(id))), in_quotes(content), id);
   }
 }
 
-std::vector<Merge> read_merges(const TokenizerJson& file, const std::string& where,
-                               const Vocabulary& vocabulary) {
+std::vector<Merge> read_merges(const TokenizerJson& file, const std::string& where, const Vocabulary& vocabulary) {
   if (!file.has_merges) fail("{}: model.merges is missing", where);
   if (file.merges.size() > MergeTable::merge_limit) {
     fail("{}: {} merges; the limit is {}", where, file.merges.size(), MergeTable::merge_limit);
@@ -213,7 +212,7 @@ std::vector<Merge> read_merges(const TokenizerJson& file, const std::string& whe
   const auto id_of = [&](std::string_view token) {
     const std::int32_t id = vocabulary.id_of(token);
     if (id < 0)
-      fail("{}: merge {} needs the token \"{}\", which model.vocab lacks", where, merges.size(), token);
+      fail("{}: merge {} needs the token {}, which model.vocab lacks", where, merges.size(), in_quotes(token));
     return static_cast<std::uint32_t>(id);
   };
   for (const auto& [left_range, right_range] : file.merges) {
@@ -238,8 +237,8 @@ AddedToken read_added_token(const Component& entry) {
   }
   const json& id = entry.at("id");
   if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= MergeTable::id_limit) {
-    fail("{}: the id {} of \"{}\" is not a whole number below {}", entry.where(), id.dump(), token.content,
-         MergeTable::id_limit);
+    fail("{}: the id {} of {} is not a whole number below {}", entry.where(), in_quotes(id.dump()),
+         in_quotes(token.content), MergeTable::id_limit);
   }
   token.id = static_cast<std::int32_t>(id.get<std::uint64_t>());
   token.special = entry.boolean("special", false);
@@ -264,13 +263,13 @@ std::vector<AddedToken> read_added_tokens(const Component& root, Vocabulary& voc
     seen[id] = true;
     const std::int32_t known = vocabulary.id_of(token.content);
     if (known >= 0 && known != token.id) {
-      fail("{}: \"{}\" has the id {} here and {} elsewhere", entry.where(), token.content, token.id, known);
+      fail("{}: {} has the id {} here and {} elsewhere", entry.where(), in_quotes(token.content), token.id, known);
     }
     if (known == token.id) {
       vocabulary.make_literal(id);
     } else if (!vocabulary.add(id, token.content, true)) {
-      fail("{}: \"{}\" and \"{}\" have the same id {}", entry.where(), vocabulary.content(id), token.content,
-           id);
+      fail("{}: {} and {} have the same id {}", entry.where(), in_quotes(vocabulary.content(id)),
+           in_quotes(token.content), id);
     }
     tokens.push_back(std::move(token));
   }
@@ -283,8 +282,8 @@ TokenizerFile parse_tokenizer_file(std::string_view text, const std::string& whe
   const TokenizerJson file = parse_tokenizer_json(text, where);
   const Component root(file.document, where);
   // truncation and padding are left to the caller, as the transformers package does.
-  root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                   "post_processor", "decoder", "model"});
+  root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                   "decoder", "model"});
   const Component model(root.at("model"), where + ": model");
   check_model(model);
   check_normalizer(root.at("normalizer"), where + ": normalizer");

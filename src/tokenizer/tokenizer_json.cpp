@@ -1,6 +1,7 @@
 #include "src/tokenizer/tokenizer_json.h"
 
 #include "src/base/error.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3 {
 
@@ -71,7 +72,7 @@ class Reader {
       token_ = store(name);
       return true;
     }
-    if (stack_.back()->contains(name)) fail("{}: the key \"{}\" stands twice in one object", where_, name);
+    if (stack_.back()->contains(name)) fail("{}: the key {} stands twice in one object", where_, in_quotes(name));
     key_ = name;
     return true;
   }
@@ -87,8 +88,7 @@ class Reader {
 
   bool end_array() {
     if (mode_ == Mode::pair) {
-      if (pair_size_ != 2)
-        fail("{}: merge {} has {} parts, expected 2", where_, result_.merges.size(), pair_size_);
+      if (pair_size_ != 2) fail("{}: merge {} has {} parts, expected 2", where_, result_.merges.size(), pair_size_);
       result_.merges.emplace_back(pair_[0], pair_[1]);
       mode_ = Mode::merges;
     } else if (mode_ == Mode::merges) {
@@ -130,7 +130,7 @@ class Reader {
 
   json* insert(json item) {
     if (mode_ == Mode::vocab)
-      fail("{}: the id of token \"{}\" is not an unsigned integer", where_, result_.text(token_));
+      fail("{}: the id of token {} is not an unsigned integer", where_, in_quotes(result_.text(token_)));
     if (mode_ != Mode::document) fail("{}: merge {} is not made of strings", where_, result_.merges.size());
     if (stack_.empty()) {
       result_.document = std::move(item);

@@ -22,9 +22,7 @@ struct TokenizerJson {
     std::size_t offset = 0;
     std::size_t length = 0;
   };
-  std::string_view text(Text range) const {
-    return std::string_view(pool).substr(range.offset, range.length);
-  }
+  std::string_view text(Text range) const { return std::string_view(pool).substr(range.offset, range.length); }
 
   bool has_vocab = false;
   bool has_merges = false;

@@ -1,5 +1,7 @@
 #include "src/tokenizer/utf8.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -121,6 +123,31 @@ std::string to_valid_utf8(std::string_view text) {
   result.reserve(text.size());
   append_valid_utf8(result, text);
   return result;
+}
+
+std::string in_quotes(std::string_view bytes, std::size_t most) {
+  std::string shown = "\"";
+  for (std::size_t at = 0; at < bytes.size();) {
+    if (at >= most) return shown + "\"...";
+    const Utf8Character character = decode_utf8(bytes, at);
+    const std::string_view part = bytes.substr(at, character.length);
+    at += character.length;
+    const bool control = character.code < 0x20 || (character.code >= 0x7F && character.code < 0xA0);
+    if (part == "\n") {
+      shown += "\\n";
+    } else if (part == "\r") {
+      shown += "\\r";
+    } else if (part == "\t") {
+      shown += "\\t";
+    } else if (part == "\"" || part == "\\") {
+      shown.append("\\").append(part);
+    } else if (character.valid && !control) {
+      shown += part;
+    } else {
+      for (const char byte : part) shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+    }
+  }
+  return shown + '"';
 }
 
 }  // namespace m3

@@ -34,4 +34,8 @@ bool is_valid_utf8(std::string_view text);
 void append_valid_utf8(std::string& target, std::string_view text);
 std::string to_valid_utf8(std::string_view text);
 
+// The bytes between quotes on one line, readable and unambiguous: \n \r \t \" \\, other controls and broken parts as
+// \xNN. Beyond about `most` bytes the rest is left out, as "...".
+std::string in_quotes(std::string_view bytes, std::size_t most = 80);
+
 }  // namespace m3

@@ -1,6 +1,7 @@
 #include "src/tokenizer/vocabulary.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -9,10 +10,17 @@
 
 namespace m3 {
 
+namespace {
+
+std::uint32_t hash_of(std::string_view text) { return static_cast<std::uint32_t>(std::hash<std::string_view>()(text)); }
+
+}  // namespace
+
 bool Vocabulary::add(std::uint32_t id, std::string_view content, bool literal) {
-  if (2 * (count_ + 1) > slots_.size()) grow();
-  const std::size_t slot = slot_of(content);
-  if (slots_[slot] != free_slot || has(id)) return false;
+  reserve(count_ + 1);
+  const std::uint32_t hash = hash_of(content);
+  Slot& slot = slots_[slot_of(content, hash)];
+  if (slot.id != free_slot || has(id)) return false;
   if (id >= tokens_.size()) tokens_.resize(std::size_t{id} + 1);
   Token& token = tokens_[id];
   token.content = token.bytes = store(content);
@@ -20,7 +28,7 @@ bool Vocabulary::add(std::uint32_t id, std::string_view content, bool literal) {
     const std::optional<std::string> bytes = bytes_of_symbols(content);
     if (bytes && *bytes != content) token.bytes = store(*bytes);
   }
-  slots_[slot] = id;
+  slot = {hash, id};
   ++count_;
   return true;
 }
@@ -29,7 +37,7 @@ void Vocabulary::make_literal(std::uint32_t id) { tokens_[id].bytes = tokens_[id
 
 std::int32_t Vocabulary::id_of(std::string_view content) const {
   if (slots_.empty()) return -1;
-  const std::uint32_t id = slots_[slot_of(content)];
+  const std::uint32_t id = slots_[slot_of(content, hash_of(content))].id;
   return id == free_slot ? -1 : static_cast<std::int32_t>(id);
 }
 
@@ -49,24 +57,30 @@ std::string_view Vocabulary::bytes(std::uint32_t id) const {
 }
 
 Vocabulary::Span Vocabulary::store(std::string_view text) {
-  const Span span{pool_.size(), static_cast<std::uint32_t>(text.size())};
+  const Span span{static_cast<std::uint32_t>(pool_.size()), static_cast<std::uint32_t>(text.size())};
   pool_.append(text);
   return span;
 }
 
 // Where the spelling stands, or the free slot where it would.
-std::size_t Vocabulary::slot_of(std::string_view content_wanted) const {
+std::size_t Vocabulary::slot_of(std::string_view wanted, std::uint32_t hash) const {
   const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = std::hash<std::string_view>()(content_wanted) & mask;
-  while (slots_[slot] != free_slot && content(slots_[slot]) != content_wanted) slot = (slot + 1) & mask;
-  return slot;
+  std::size_t at = hash & mask;
+  while (slots_[at].id != free_slot && (slots_[at].hash != hash || content(slots_[at].id) != wanted)) {
+    at = (at + 1) & mask;
+  }
+  return at;
 }
 
-void Vocabulary::grow() {
-  const std::vector<std::uint32_t> old = std::exchange(
-      slots_, std::vector<std::uint32_t>(std::max<std::size_t>(1024, 2 * slots_.size()), free_slot));
-  for (const std::uint32_t id : old) {
-    if (id != free_slot) slots_[slot_of(content(id))] = id;
+void Vocabulary::reserve(std::size_t count) {
+  if (2 * count <= slots_.size()) return;
+  const std::size_t mask = std::bit_ceil(std::max<std::size_t>(1024, 2 * count)) - 1;
+  const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(mask + 1));
+  for (const Slot& slot : old) {
+    if (slot.id == free_slot) continue;
+    std::size_t at = slot.hash & mask;
+    while (slots_[at].id != free_slot) at = (at + 1) & mask;
+    slots_[at] = slot;
   }
 }
 

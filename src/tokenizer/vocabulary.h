@@ -12,6 +12,8 @@ namespace m3 {
 
 class Vocabulary {
  public:
+  // Room for `count` tokens.
+  void reserve(std::size_t count);
   // Adds a token under a free id; false (and nothing changes) where the id or the spelling is taken.
   // `literal`: the spelling is the token's text itself (an added token). Otherwise it is written in byte
   // symbols, unless a character of it is none.
@@ -30,22 +32,26 @@ class Vocabulary {
 
  private:
   struct Span {
-    std::uint64_t offset = 0;
+    std::uint32_t offset = 0;
     std::uint32_t length = std::numeric_limits<std::uint32_t>::max();  // no token
   };
   struct Token {
     Span content;
     Span bytes;
   };
+  // A spelling's hash beside its id, so that few spellings are compared and none is hashed again.
+  struct Slot {
+    std::uint32_t hash = 0;
+    std::uint32_t id = free_slot;
+  };
   static constexpr std::uint32_t free_slot = std::numeric_limits<std::uint32_t>::max();
 
   Span store(std::string_view text);
-  std::size_t slot_of(std::string_view content) const;
-  void grow();
+  std::size_t slot_of(std::string_view content, std::uint32_t hash) const;
 
-  std::string pool_;
-  std::vector<Token> tokens_;         // by id
-  std::vector<std::uint32_t> slots_;  // ids by hash of the spelling, at most half full
+  std::string pool_;           // below 4 GiB: a file has at most 256 MiB, its bytes no more
+  std::vector<Token> tokens_;  // by id
+  std::vector<Slot> slots_;    // at most half full
   std::size_t count_ = 0;
 };
 

@@ -61,7 +61,7 @@ def gates(text, prefix):
 
 
 def mxfp8():
-    text = small_text(vocab=160, num_mtp_modules=1)
+    text = small_text(vocab=160, heads=2, kv_heads=1, num_mtp_modules=1)
     config = whole_config(text, quantization_config={
         "quant_method": "mxfp8", "activation_scheme": "dynamic", "weight_block_size": [1, 32],
         "ignored_layers": NOT_QUANTISED + gates(text, "model.")})

@@ -1,7 +1,8 @@
-// Attention over one page, and index scores of one page, for one instruction set. Included after matmul_kernels.h.
+// Attention over one page, and index scores of one page, for one instruction set. Included after its Simd.
 #pragma once
 
 #include "src/ops/cpu/kernels.h"
+#include "src/ops/cpu/matmul_kernels.h"
 
 namespace m3::ops::cpu {
 namespace {

@@ -1,6 +1,7 @@
 #include "src/ops/cpu/kernels.h"
 #include "src/ops/cpu/simd_avx2.h"
-// The loops below are compiled for the instruction set above.
+
+// Compiled for the instruction set above, which must come first.
 #include "src/ops/cpu/attention_kernels.h"
 #include "src/ops/cpu/matmul_kernels.h"
 #include "src/ops/cpu/row_kernels.h"

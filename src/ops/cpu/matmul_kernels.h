@@ -10,8 +10,6 @@
 namespace m3::ops::cpu {
 namespace {
 
-using V = Simd::V;
-constexpr int L = Simd::lanes;
 constexpr int group_registers = column_group / L;
 
 constexpr float code_factor(WeightFormat format) {

@@ -134,5 +134,8 @@ struct Simd {
   static void prefetch(const std::byte* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
 };
 
+using V = Simd::V;
+constexpr int L = Simd::lanes;
+
 }  // namespace
 }  // namespace m3::ops::cpu

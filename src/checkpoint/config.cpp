@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t config_limit = 64u << 20;  // the NVFP4 variant lists 22,422 layers in its file
 constexpr std::int64_t default_max_positions = 524288;
+constexpr std::int64_t expert_limit = std::int64_t{1} << 20;  // M3 has 7,296
 
 struct Dispatch {
   bool flat = false;  // the text model's keys stand at the top
@@ -92,6 +93,9 @@ void parse_experts(const JsonFields& text, ModelConfig& config) {
   config.num_experts_per_tok = size_of(text, "num_experts_per_tok", 1 << 10);
   if (config.num_experts_per_tok > config.num_local_experts) {
     text.refuse("num_experts_per_tok", fmt::format("at most num_local_experts, {}", config.num_local_experts));
+  }
+  if (std::int64_t{config.num_local_experts} * config.moe_layers() > expert_limit) {
+    text.refuse("num_local_experts", fmt::format("at most {} experts in all layers together", expert_limit));
   }
   config.intermediate_size = size_of(text, "intermediate_size");
   config.shared_intermediate_size =

@@ -204,7 +204,7 @@ TensorName canonical_name(std::string_view stored, const std::vector<LayerKind>&
     return name;
   }
   const Parts canonical = canonical_parts(parts, layers, name.kind);
-  if (canonical.size() < 2) {
+  if (canonical.size() < 3) {  // the shortest is language_model.lm_head.weight
     name.kind = draft_tensor(stored).empty() ? NameKind::unknown : NameKind::draft;
     return name;
   }

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 BLOCK = 128
@@ -20,6 +21,7 @@ HEAD_DIM = 128
 ROTARY_DIM = 64
 NEVER = -1e9  # score of a key or block that may not be seen
 FORCED = 1e9  # score of a block that is always chosen
+CHOICE_CHUNK = 8192  # queries whose scores against all keys are held at once
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class ModelConfig:
     swiglu_limit: float = 7.0
     rope_theta: float = 5e6
     rms_norm_eps: float = 1e-6
-    max_position_embeddings: int = 32768
+    max_position_embeddings: int = 16384  # held-out loss rises beyond
 
     @property
     def group(self) -> int:
@@ -135,11 +137,12 @@ class Layer(nn.Module):
             index_q = norm_and_rotate(index_q, self.index_q_norm, table)
             index_k = norm_and_rotate(index_k, self.index_k_norm, table)[:, :, 0]
             if loss_rows is not None:
-                index_loss = self.index_loss(q, k, index_q, index_k, loss_rows)
+                index_loss = self.index_loss(q, k, index_q[:, loss_rows], index_k, loss_rows)
             if choose:
                 with torch.no_grad():
-                    rows = torch.arange(tokens, device=x.device)
-                    chosen = self.choose_blocks(block_scores(index_q, index_k, rows), rows)
+                    chunks = torch.arange(tokens, device=x.device).split(CHOICE_CHUNK)
+                    chosen = [self.choose_blocks(block_scores(index_q[:, r], index_k, r), r) for r in chunks]
+                    chosen = torch.cat(chosen, 2)
         return Attended(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), chosen, index_loss)
 
     def index_loss(self, q, k, index_q, index_k, rows):
@@ -160,7 +163,7 @@ class Layer(nn.Module):
             target = mass / total.clamp(min=1e-6)
             # A row that looks only at its own block teaches nothing about the others.
             counted = (total[..., 0] > 1e-3).float()
-        scores = block_scores(index_q[:, rows], index_k, rows) * HEAD_DIM**-0.5
+        scores = block_scores(index_q, index_k, rows) * HEAD_DIM**-0.5
         predicted = scores.masked_fill(own_or_later, NEVER).log_softmax(-1).clamp(min=-30)
         divergence = (target * (target.clamp(min=1e-9).log() - predicted)).sum(-1)
         return (divergence * counted).sum() / counted.sum().clamp(min=1)
@@ -211,7 +214,10 @@ def split_blocks(x, padding: float):
 
 
 def block_scores(index_q, index_k, rows):
-    """fp32 [batch, index heads, rows, blocks]: the best visible index_q . index_k of each block."""
+    """fp32 [batch, index heads, rows, blocks]: the best visible index_q . index_k of each block.
+
+    index_q is [batch, rows, heads, HEAD_DIM], already at the wanted rows; index_k is that of all tokens.
+    """
     with torch.autocast(index_q.device.type, enabled=False):
         scores = torch.einsum("brhd,bsd->bhrs", index_q.float(), index_k.float())
     scores = scores.masked_fill(~visible(index_k.shape[1], rows), NEVER)
@@ -222,28 +228,38 @@ def attend_dense(part: Attended):
     return F.scaled_dot_product_attention(part.q, part.k, part.v, is_causal=True, enable_gqa=True)
 
 
-def attend_masked(part: Attended):
-    """Sparse attention through an explicit mask: slow, runs anywhere, the check for attend_flex."""
+def attend_masked(part: Attended, chunk: int = 1024):
+    """Sparse attention through an explicit mask, some queries at a time: slow, but runs anywhere."""
     tokens, group = part.q.shape[2], part.q.shape[1] // part.k.shape[1]
-    rows = torch.arange(tokens, device=part.q.device)
-    mask = part.chosen.repeat_interleave(BLOCK, -1)[..., :tokens] & visible(tokens, rows)
     k, v = part.k.repeat_interleave(group, 1), part.v.repeat_interleave(group, 1)
-    return F.scaled_dot_product_attention(part.q, k, v, attn_mask=mask.repeat_interleave(group, 1))
+    outputs = []
+    for rows in torch.arange(tokens, device=part.q.device).split(chunk):
+        mask = part.chosen[:, :, rows].repeat_interleave(BLOCK, -1)[..., :tokens] & visible(tokens, rows)
+        # Finite values: some masked kernels give NaN gradients where a whole tile is -inf.
+        bias = torch.where(mask, 0.0, NEVER).to(part.q.dtype).repeat_interleave(group, 1)
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            outputs.append(F.scaled_dot_product_attention(part.q[:, :, rows], k, v, attn_mask=bias))
+    return torch.cat(outputs, 2)
 
 
 _compiled_flex = torch.compile(flex_attention, dynamic=False)
 
 
 def attend_flex(part: Attended):
-    """Sparse attention that skips 128 x 128 tiles no query chose. Tokens must fill whole blocks."""
+    """Sparse attention that skips 128 x 128 tiles no query chose. Whole blocks, at most 64 of them."""
     chosen, group = part.chosen, part.q.shape[1] // part.k.shape[1]
+    blocks = chosen.shape[-1]
+    if part.q.shape[2] != blocks * BLOCK or blocks > 64:
+        raise ValueError(f"attend_flex takes up to 64 whole blocks, not {part.q.shape[2]} tokens")
+    # One bit per block: the kernel then loads one word per query instead of a byte per query and key.
+    bits = (chosen.long() << torch.arange(blocks, device=chosen.device)).sum(-1)
 
     def mask(b, h, query, key):
-        return chosen[b, h // group, query, key // BLOCK] & (key <= query)
+        return ((bits[b, h // group, query] >> (key // BLOCK)) & 1 == 1) & (key <= query)
 
     tiles = chosen.unflatten(2, (-1, BLOCK)).any(3).repeat_interleave(group, 1)
     count = tiles.sum(-1, dtype=torch.int32)
-    order = tiles.int().argsort(-1, descending=True, stable=True).int()
+    order = tiles.int().argsort(dim=-1, descending=True, stable=True).int()
     block_mask = BlockMask.from_kv_blocks(count, order, BLOCK_SIZE=BLOCK, mask_mod=mask)
     return _compiled_flex(part.q, part.k, part.v, block_mask=block_mask, enable_gqa=True)
 

@@ -1,0 +1,152 @@
+"""Writes a trained model as a checkpoint in the published layout (spec 1 and 2.1)."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from model import BLOCK, HEAD_DIM, ROTARY_DIM, TinyM3
+from tokenizer import write_json
+
+SHARD_BYTES = 14_000_000  # leaves room below 16 MB for the header and one more tensor
+
+
+def published_config(model: TinyM3) -> dict:
+    config = model.config
+    kinds = [int(layer.sparse) for layer in model.layers]
+    text = {
+        "architectures": ["MiniMaxM3SparseForCausalLM"],
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": config.intermediate_size,
+        "shared_intermediate_size": config.intermediate_size,
+        "dense_intermediate_size": config.dense_intermediate_size,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": int(config.rope_theta),
+        "rotary_dim": ROTARY_DIM,
+        "partial_rotary_factor": ROTARY_DIM / HEAD_DIM,
+        "hidden_act": "swigluoai",
+        "swiglu_alpha": config.swiglu_alpha,
+        "swiglu_limit": config.swiglu_limit,
+        "use_gemma_norm": True,
+        "use_qk_norm": True,
+        "qk_norm_type": "per_head",
+        "attention_output_gate": False,
+        "tie_word_embeddings": False,
+        "num_local_experts": config.num_local_experts,
+        "num_experts_per_tok": config.num_experts_per_tok,
+        "n_shared_experts": 1,
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+        "routed_scaling_factor": config.routed_scaling_factor,
+        "moe_layer_freq": kinds,
+        "sparse_attention_config": {
+            "use_sparse_attention": True,
+            "sparse_attention_freq": kinds,
+            "sparse_disable_index_value": kinds,
+            "sparse_num_index_heads": config.num_key_value_heads,
+            "sparse_index_dim": HEAD_DIM,
+            "sparse_block_size": BLOCK,
+            "sparse_topk_blocks": config.sparse_topk_blocks,
+            "sparse_score_type": "max",
+            "sparse_init_block": 0,
+            "sparse_local_block": 1,
+        },
+    }
+    return {
+        "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
+        "model_type": "minimax_m3_vl",
+        "torch_dtype": "bfloat16",
+        "text_config": text,
+    }
+
+
+@torch.no_grad()
+def published_views(model: TinyM3) -> dict[str, torch.Tensor]:
+    """Views of all weights under their published names; writing to a view changes the model."""
+    config, named = model.config, {}
+    put = named.__setitem__
+
+    put("language_model.model.embed_tokens.weight", model.embed_tokens.weight)
+    put("language_model.model.norm.weight", model.norm.weight)
+    put("language_model.lm_head.weight", model.lm_head.weight)
+    for number, layer in enumerate(model.layers):
+        prefix = f"language_model.model.layers.{number}."
+        attention = prefix + "self_attn."
+        put(prefix + "input_layernorm.weight", layer.input_layernorm.weight)
+        put(prefix + "post_attention_layernorm.weight", layer.post_attention_layernorm.weight)
+        for name, part in zip("qkv", layer.qkv_proj.weight.split(layer.widths)):
+            put(f"{attention}{name}_proj.weight", part)
+        put(attention + "o_proj.weight", layer.o_proj.weight)
+        put(attention + "q_norm.weight", layer.q_norm.weight)
+        put(attention + "k_norm.weight", layer.k_norm.weight)
+        if not layer.sparse:
+            gate, up = layer.gate_up_proj.weight.chunk(2)
+            put(prefix + "mlp.gate_proj.weight", gate)
+            put(prefix + "mlp.up_proj.weight", up)
+            put(prefix + "mlp.down_proj.weight", layer.down_proj.weight)
+            continue
+        for name, part in zip("qk", layer.index_proj.weight.split(layer.index_widths)):
+            put(f"{attention}index_{name}_proj.weight", part)
+        put(attention + "index_q_norm.weight", layer.index_q_norm.weight)
+        put(attention + "index_k_norm.weight", layer.index_k_norm.weight)
+        moe = prefix + "block_sparse_moe."
+        put(moe + "gate.weight", layer.gate.weight)
+        put(moe + "e_score_correction_bias", layer.e_score_correction_bias)
+        gates, ups = layer.experts_gate_up.weight.chunk(2)
+        experts = config.num_local_experts
+        parts = zip(gates.chunk(experts), ups.chunk(experts), layer.experts_down.weight.chunk(experts, 1))
+        for expert, (gate, up, down) in enumerate(parts):
+            put(f"{moe}experts.{expert}.w1.weight", gate)
+            put(f"{moe}experts.{expert}.w3.weight", up)
+            put(f"{moe}experts.{expert}.w2.weight", down)
+        gate, up = layer.shared_gate_up.weight.chunk(2)
+        put(moe + "shared_experts.gate_proj.weight", gate)
+        put(moe + "shared_experts.up_proj.weight", up)
+        put(moe + "shared_experts.down_proj.weight", layer.shared_down.weight)
+    return named
+
+
+def stored_dtype(name: str) -> torch.dtype:
+    in_float = name.endswith((".block_sparse_moe.gate.weight", ".e_score_correction_bias"))
+    return torch.float32 if in_float else torch.bfloat16
+
+
+@torch.no_grad()
+def load_checkpoint(model: TinyM3, folder: Path) -> None:
+    """Fills `model` from a checkpoint that export_checkpoint wrote."""
+    views = published_views(model)
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            views.pop(name).copy_(tensor)
+    if views:
+        raise ValueError(f"{folder} lacks {sorted(views)[:5]}")
+
+
+def export_checkpoint(model: TinyM3, folder: Path) -> None:
+    """Writes config.json, the shards and their index into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", published_config(model))
+    shards, filled = [{}], 0
+    for name, view in published_views(model).items():
+        tensor = view.detach().to("cpu", stored_dtype(name)).contiguous()
+        if filled and filled + tensor.nbytes > SHARD_BYTES:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = tensor
+        filled += tensor.nbytes
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(shard, file)
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    write_json(
+        folder / "model.safetensors.index.json",
+        {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
+    )

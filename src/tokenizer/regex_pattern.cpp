@@ -18,15 +18,45 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-// Oniguruma, which tokenizer.json patterns are written for, reads \h as a hexadecimal digit; PCRE2 as a
-// blank.
-bool has_escape(std::string_view pattern, std::string_view letters) {
-  for (std::size_t i = 0; i + 1 < pattern.size(); ++i) {
-    if (pattern[i] != '\\') continue;
-    ++i;
-    if (letters.find(pattern[i]) != std::string_view::npos) return true;
+// tokenizer.json patterns are written for Oniguruma. What PCRE2 would read otherwise is rewritten (\s, which there takes
+// U+180E too) or refused: \h (a hexadecimal digit, in PCRE2 a blank), and classes inside or intersected with classes.
+std::string translate(std::string_view pattern, const std::string& where) {
+  constexpr std::string_view spaces =
+      R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+  std::string result;
+  bool in_class = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const std::string_view pair = pattern.substr(i, 2);
+    if (pair == "\\h" || pair == "\\H") fail("{}: \\h means different things to different regex engines", where);
+    if (in_class && pair == "&&") fail("{}: && inside [] is not implemented", where);
+    if (pair == "\\s") {
+      result += in_class ? std::string(spaces) : fmt::format("[{}]", spaces);
+      ++i;
+    } else if (pair == "\\S" && !in_class) {
+      result += fmt::format("[^{}]", spaces);
+      ++i;
+    } else if (pattern[i] == '\\') {
+      result += pair;
+      ++i;
+    } else if (pattern[i] == '[' && in_class) {
+      const std::size_t end = pattern.find(":]", i);
+      if (pair != "[:" || end == std::string_view::npos) fail("{}: nested [] are not implemented", where);
+      result += pattern.substr(i, end + 2 - i);
+      i = end + 1;
+    } else {
+      result += pattern[i];
+      if (pattern[i] == '[') {
+        in_class = true;
+        // A ] that comes first is a member.
+        for (const char first : {'^', ']'}) {
+          if (i + 1 < pattern.size() && pattern[i + 1] == first) result += pattern[++i];
+        }
+      } else if (pattern[i] == ']') {
+        in_class = false;
+      }
+    }
   }
-  return false;
+  return result;
 }
 
 // A text without broken UTF-8, and the way back to offsets of the original.
@@ -68,14 +98,15 @@ struct RegexPattern::Code {
 };
 
 RegexPattern::RegexPattern(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
-  if (has_escape(pattern, "hH")) fail("{}: the pattern uses \\h, whose meaning differs between regex engines", where);
+  const std::string translated = translate(pattern, where);
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_->where = where;
-  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code_->compiled == nullptr) {
-    fail("{}: the pattern is not usable at its byte {}: {}", where, offset, pcre2_message(error));
+    fail("{}: the pattern is not usable at byte {} of {}: {}", where, offset, in_quotes(translated),
+         pcre2_message(error));
   }
 }
 

@@ -167,11 +167,11 @@ void check_decoder(const json& value, const std::string& where) {
 }
 
 void check_model(const Component& model) {
-  model.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                    "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (!model.at("type").is_null() && model.string("type") != "BPE") {
     fail("{}: the model type {} is not implemented (BPE is)", model.where(), in_quotes(model.string("type")));
   }
+  model.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                    "byte_fallback", "ignore_merges", "vocab", "merges"});
   const json& dropout = model.at("dropout");
   if (!dropout.is_null() && !(dropout.is_number() && dropout.get<double>() == 0)) {
     fail("{}: dropout {} is not implemented", model.where(), in_quotes(dropout.dump()));

@@ -66,7 +66,7 @@ Utf8Character decode_utf8_backwards(std::string_view text, std::size_t begin, st
   const std::string_view before = text.substr(0, end);
   for (std::size_t length = 1; length <= 4 && end - begin >= length; ++length) {
     const Utf8Character character = decode_utf8(before, end - length);
-    if (character.length == length) return character;
+    if (character.valid && character.length == length) return character;
   }
   return {replacement_character, 1, false, false};
 }

@@ -20,7 +20,7 @@ struct Utf8Character {
 
 // The character that begins at text[position]; position < text.size().
 Utf8Character decode_utf8(std::string_view text, std::size_t position);
-// The character that ends at text[end - 1], never looking before `begin`; begin < end.
+// The character that ends at text[end - 1], never looking before `begin`; begin < end. Of a broken part, its last byte.
 Utf8Character decode_utf8_backwards(std::string_view text, std::size_t begin, std::size_t end);
 
 // `code` is a Unicode scalar value.

@@ -19,7 +19,9 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "goldens"))
+import read_quantised  # noqa: E402
 import reference  # noqa: E402
+from published import write_checkpoint  # noqa: E402
 from seeded_weights import seeded_tokens  # noqa: E402
 
 PROMPTS = [
@@ -42,6 +44,19 @@ def arguments():
     parser.add_argument("--long", type=int, default=1500, help="tokens of the long prompt (default 1500)")
     parser.add_argument("--no-tokenizer", action="store_true", help="random ids instead of text; m3 run is left out")
     return parser.parse_args()
+
+
+def load(folder):
+    """Quantised layouts go through the independent reader, since transformers knows few of them."""
+    config = json.loads((folder / "config.json").read_text())
+    if "quantization_config" not in config:
+        return reference.load(folder, torch.float32)
+    values, formats = read_quantised.read(folder)
+    print("dequantised for transformers:", formats)
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = {n: ("F32", tuple(v.shape), v.contiguous().numpy().tobytes()) for n, v in values.items()}
+        write_checkpoint(scratch, {k: v for k, v in config.items() if k != "quantization_config"}, plain)
+        return reference.load(scratch, torch.float32)
 
 
 def call(command):
@@ -85,8 +100,7 @@ def verdict(label, ids, expected, margins, close):
 
 def main():
     options = arguments()
-    torch.set_num_threads(max(torch.get_num_threads(), 1))
-    model = reference.load(options.checkpoint, torch.float32)
+    model = load(options.checkpoint)
     config = reference.text_model(model).config
     prompts = []
     if options.no_tokenizer:

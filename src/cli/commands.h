@@ -1,0 +1,13 @@
+// The program's subcommands: each registers its options and its work on `app`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace m3::cli {
+
+void add_run_command(CLI::App& app);
+void add_trace_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+
+}  // namespace m3::cli

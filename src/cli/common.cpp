@@ -1,0 +1,127 @@
+#include "src/cli/common.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "src/base/error.h"
+#include "src/base/mapped_file.h"
+
+namespace m3::cli {
+
+namespace {
+
+constexpr const char* shipped_name = "m3-tiny-prose";
+
+volatile std::sig_atomic_t interrupt_count = 0;
+
+extern "C" void on_interrupt(int) {
+  interrupt_count = interrupt_count + 1;
+  if (interrupt_count > 1) ::_exit(130);
+}
+
+}  // namespace
+
+std::string shipped_checkpoint() {
+  if (const char* named = std::getenv("M3_MODEL"); named != nullptr && *named != '\0') return named;
+  std::error_code ignored;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  // build/<preset>/m3 in a source tree; bin/m3 of an installation.
+  for (const char* relative : {"../../../models", "../share/m3/models", "models"}) {
+    const std::filesystem::path candidate = (program.parent_path() / "x" / relative / shipped_name).lexically_normal();
+    if (std::filesystem::exists(candidate / "config.json", ignored)) return candidate.string();
+  }
+  fail("the checkpoint that ships ({}) is not beside this program; name a checkpoint directory, or set M3_MODEL", shipped_name);
+}
+
+void add_model_options(CLI::App& command, ModelOptions& options) {
+  EngineOptions& engine = options.engine;
+  command.add_option("checkpoint", options.checkpoint, "Checkpoint directory in the published layout (default: the one that ships)");
+  command.add_option("--device", engine.device, "auto, cpu, or scalar (the slow, exact judge)")->capture_default_str();
+  command.add_option("--threads", engine.threads, "Threads; 0 = one for each physical core")->capture_default_str();
+  command.add_option("--max-model-len", engine.max_model_len, "Longest context in tokens; 0 = what positions and memory allow")->capture_default_str();
+  command.add_option("--max-num-batched-tokens", engine.max_num_batched_tokens, "Tokens of one forward pass")
+      ->check(CLI::Range(1, 65536))->capture_default_str();
+  command.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "K and V in bf16 or fp8 (e4m3)")->capture_default_str();
+  command.add_option("--index-cache-dtype", engine.index_cache_dtype, "Index-K in bf16 or fp8 (e4m3)")->capture_default_str();
+  command.add_option("--quantization", engine.quantization, "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)");
+  command.add_option("--quantization-exclude", engine.quantization_exclude, "Tensor names, * allowed, that --quantization leaves alone");
+}
+
+void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+  Request& request = options.request;
+  SamplingParameters& sampling = request.sampling;
+  command.add_option("--max-tokens", request.max_tokens, "Tokens to generate at most (default: what the context leaves)");
+  command.add_option("--min-tokens", request.min_tokens, "No end before this many tokens");
+  command.add_option("--temperature", sampling.temperature, "0 … 2; 0 takes the most probable token (default: the checkpoint's)");
+  command.add_option("--top-k", sampling.top_k, "Draw from the k most probable; 0 = all");
+  command.add_option("--top-p", sampling.top_p, "Draw from the smallest set with this probability");
+  command.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the most probable one");
+  command.add_option("--repetition-penalty", sampling.repetition_penalty, "Divide positive and multiply negative logits of seen tokens");
+  command.add_option("--presence-penalty", sampling.presence_penalty, "Subtract from logits of generated tokens");
+  command.add_option("--frequency-penalty", sampling.frequency_penalty, "Subtract for each time a token was generated");
+  command.add_option("--logit-bias", options.logit_bias, "ID=VALUE added to a logit; may be repeated");
+  command.add_option("--seed", sampling.seed, "The same seed gives the same tokens");
+  command.add_option("--stop", request.stop, "End before this text; may be repeated")->take_all();
+  command.add_option("--stop-id", request.stop_ids, "End at this token id; may be repeated")->take_all();
+  command.add_flag("--ignore-eos", request.ignore_eos, "Go on past the checkpoint's end tokens");
+  command.add_option("--logprobs", request.logprobs, "Log-probabilities of each token and of the n most probable (with --json)");
+  command.add_option("--n", request.samples, "Independent samples");
+}
+
+Request SamplingOptions::finish() const {
+  Request finished = request;
+  for (const std::string& bias : logit_bias) {
+    const std::size_t equals = bias.find('=');
+    TokenId id = 0;
+    float value = 0;
+    const char* begin = bias.data();
+    const char* end = begin + bias.size();
+    const bool valid = equals != std::string::npos &&
+                       std::from_chars(begin, begin + equals, id).ptr == begin + equals && equals > 0 &&
+                       std::from_chars(begin + equals + 1, end, value).ptr == end && equals + 1 < bias.size();
+    if (!valid) fail_usage("--logit-bias {}: write ID=VALUE, for instance 42=-5", bias);
+    finished.sampling.logit_bias.emplace_back(id, value);
+  }
+  return finished;
+}
+
+std::string read_standard_input(std::size_t limit) {
+  std::string text;
+  std::array<char, 65536> buffer{};
+  while (std::cin.read(buffer.data(), buffer.size()) || std::cin.gcount() > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(std::cin.gcount()));
+    if (text.size() > limit) fail("standard input has more than the {} bytes that a prompt may have", limit);
+  }
+  return text;
+}
+
+bool interrupted() {
+  static const bool installed = [] {
+    struct sigaction action{};
+    action.sa_handler = on_interrupt;
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGINT, &action, nullptr);
+    return true;
+  }();
+  return installed && interrupt_count > 0;
+}
+
+void write_output(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail_resource("cannot write to standard output: {}", std::strerror(errno));
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace m3::cli

@@ -1,0 +1,45 @@
+#include "src/cli/inspect_command.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "src/base/progress.h"
+#include "src/cli/common.h"
+
+namespace m3::cli {
+
+namespace {
+
+struct InspectOptions {
+  std::string path;
+  bool json = false;
+  bool deep = false;
+};
+
+void run(const InspectOptions& options) {
+  std::optional<Progress> progress;
+  const auto show = [&](std::int64_t done, std::int64_t total) {
+    if (!progress) progress.emplace("reading weights", total, "bytes");
+    progress->update(done);
+  };
+  const std::string path = options.path.empty() ? shipped_checkpoint() : options.path;
+  const Inspection inspection = inspect(path, options.deep, show);
+  progress.reset();
+  write_output(options.json ? inspection_json(inspection) : inspection_text(inspection));
+  if (!inspection.sound()) throw CLI::RuntimeError(1);
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand("inspect", "Parameters, bytes, cache, layers and problems of a checkpoint");
+  const auto options = std::make_shared<InspectOptions>();
+  command.add_option("path", options->path,
+                     "Checkpoint directory, or a config.json alone (default: the one that ships)");
+  command.add_flag("--json", options->json, "Print one JSON object with exact integers");
+  command.add_flag("--deep", options->deep, "Read all weights too: values that are not finite, NaN scales, ranges");
+  command.callback([options] { run(*options); });
+}
+
+}  // namespace m3::cli

@@ -1,0 +1,97 @@
+// m3: one program, one subcommand a task. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "m3/engine.h"
+#include "src/cli/commands.h"
+#include "src/cli/tokenize_command.h"
+
+namespace {
+
+// Edits that turn one word into another.
+std::size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  const auto best = std::ranges::min_element(known, {}, [&](const std::string& name) { return distance(word, name); });
+  return best == known.end() ? "" : *best;
+}
+
+// The line for words that no option or subcommand takes.
+std::string explain_unknown(const CLI::App& app, const std::string& word) {
+  const auto subcommands = app.get_subcommands();
+  const CLI::App& command = subcommands.empty() ? app : *subcommands.front();
+  std::vector<std::string> known;
+  if (word.starts_with("-")) {
+    for (const CLI::Option* option : command.get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+  } else {
+    for (const CLI::App* subcommand : command.get_subcommands({})) known.push_back(subcommand->get_name());
+  }
+  const std::string name = word.substr(0, word.find('='));
+  const std::string guess = nearest(name, known);
+  const std::string where = subcommands.empty() ? "m3" : "m3 " + command.get_name();
+  if (guess.empty()) return fmt::format("{}: unexpected argument {}; {} --help lists what is known", where, word, where);
+  return fmt::format("{}: unknown {} {}; the nearest known is {} ({} --help lists all)", where,
+                     word.starts_with("-") ? "option" : "command", name, guess, where);
+}
+
+int fail_with(const std::string& line, int code) {
+  fmt::print(stderr, "m3: {}\n", line);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of write(), not a death
+  CLI::App app("m3: the engine for MiniMax-M3", "m3");
+  app.set_version_flag("--version", "m3 " + std::string(m3::version()));
+  app.require_subcommand(0, 1);
+  m3::cli::add_run_command(app);
+  m3::cli::add_trace_command(app);
+  m3::cli::add_eval_command(app);
+  m3::cli::add_bench_command(app);
+  m3::cli::add_tokenize_command(app);
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty()) {
+      if (argc > 1) return fail_with(explain_unknown(app, argv[1]), 2);
+      fmt::print("{}", app.help());
+      return 2;
+    }
+    return 0;
+  } catch (const CLI::ExtrasError&) {
+    std::vector<std::string> extras = app.remaining(true);
+    return fail_with(explain_unknown(app, extras.empty() ? "" : extras.front()), 2);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    if (const auto* status = dynamic_cast<const CLI::RuntimeError*>(&error)) return status->get_exit_code();
+    return fail_with(error.what(), 2);
+  } catch (const m3::Error& error) {
+    return fail_with(error.what(), error.kind() == m3::ErrorKind::usage ? 2 : 1);
+  } catch (const std::bad_alloc&) {
+    return fail_with("out of memory; a shorter --max-model-len or smaller --max-num-batched-tokens needs less", 1);
+  } catch (const std::exception& error) {
+    return fail_with(error.what(), 1);
+  }
+}

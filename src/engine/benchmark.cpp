@@ -1,0 +1,194 @@
+#include "src/engine/benchmark.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "src/base/error.h"
+
+namespace m3::engine {
+
+namespace {
+
+double elements(const WeightMatrix& weight) { return static_cast<double>(weight.rows) * static_cast<double>(weight.columns); }
+double elements(const ExpertWeights& weights) { return elements(weights.gate) + elements(weights.up) + elements(weights.down); }
+double bytes(const ExpertWeights& weights) {
+  return static_cast<double>(weights.gate.stored_bytes() + weights.up.stored_bytes() + weights.down.stored_bytes());
+}
+
+// Experts that at least one token of a pass chose, by layer.
+class ExpertCount {
+ public:
+  explicit ExpertCount(const ModelConfig& config) : chosen_(config.layers.size()) {}
+
+  model::ForwardTaps taps(std::int64_t tokens) {
+    model::ForwardTaps taps;
+    taps.on_routing = [this, tokens](int layer, const ops::Routing& routing) {
+      auto& chosen = chosen_[static_cast<std::size_t>(layer)];
+      chosen.insert(routing.expert_ids, routing.expert_ids + tokens * routing.experts_per_token);
+    };
+    return taps;
+  }
+  std::size_t count(std::size_t layer) const { return chosen_[layer].size(); }
+
+ private:
+  std::vector<std::set<std::int32_t>> chosen_;
+};
+
+// Work of `tokens` tokens that belong to `sequences` sequences and follow `context` cached tokens each.
+Work count_work(const LoadedModel& model, double tokens, double sequences, double context, const ExpertCount& experts) {
+  const ModelConfig& config = model.checkpoint().config();
+  const TextWeights& weights = model.checkpoint().weights();
+  const kv::PageLayout& layout = model.pages().layout();
+  const double heads = config.num_attention_heads, kv_heads = config.num_key_value_heads;
+  const double own = tokens / sequences;                       // new tokens of one sequence
+  const double mean_keys = context + (own + 1) / 2;            // that a token sees
+  const double all_keys = context + own;                       // that a sequence has
+  Work work;
+  work.weight_bytes = static_cast<double>(weights.lm_head.stored_bytes());
+  work.operations = 2 * sequences * elements(weights.lm_head);  // logits of the last token of each
+  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    const TextLayerWeights& layer = weights.layers[i];
+    const LayerKind& kind = config.layers[i];
+    const bool indexer = kind.sparse_attention && !kind.reuses_blocks;
+    std::vector<const WeightMatrix*> matrices = {&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj};
+    if (indexer) matrices.insert(matrices.end(), {&layer.index_q_proj, &layer.index_k_proj});
+    if (kind.moe) matrices.push_back(&layer.router);
+    for (const WeightMatrix* matrix : matrices) {
+      work.weight_bytes += static_cast<double>(matrix->stored_bytes());
+      work.operations += 2 * tokens * elements(*matrix);
+    }
+    if (kind.moe) {
+      work.weight_bytes += bytes(layer.shared) + static_cast<double>(experts.count(i)) * bytes(layer.experts.front());
+      work.operations += 2 * tokens * (elements(layer.shared) + config.num_experts_per_tok * elements(layer.experts.front()));
+    } else {
+      work.weight_bytes += bytes(layer.dense);
+      work.operations += 2 * tokens * elements(layer.dense);
+    }
+    const auto part_bytes = [&](kv::PartKind part) {
+      const kv::Part* found = layout.find(static_cast<int>(i), part);
+      return found == nullptr ? 0.0 : static_cast<double>(found->bytes) / 128;
+    };
+    const double kv_bytes = part_bytes(kv::PartKind::k) + part_bytes(kv::PartKind::v);
+    const double chosen = static_cast<double>(config.topk_blocks) * 128;
+    const double seen = kind.sparse_attention ? std::min(mean_keys, chosen) : mean_keys;
+    // Each K/V byte once a sequence: a chunk's tokens choose different blocks, up to all of them.
+    work.cache_bytes += sequences * kv_bytes * (kind.sparse_attention ? std::min(all_keys, own * chosen) : all_keys);
+    work.operations += 4 * tokens * heads * seen * head_dim;
+    if (indexer) {
+      work.cache_bytes += sequences * part_bytes(kv::PartKind::index_k) * all_keys;
+      work.operations += 2 * tokens * kv_heads * mean_keys * head_dim;
+    }
+  }
+  return work;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocab, std::uint64_t seed) {
+  std::vector<std::int32_t> ids;
+  std::uint64_t state = seed;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    ids.push_back(static_cast<std::int32_t>((state >> 33) % static_cast<std::uint64_t>(vocab)));
+  }
+  return ids;
+}
+
+std::unique_ptr<kv::SequencePages> make_context(LoadedModel& model, std::int64_t context, std::uint64_t seed) {
+  auto sequence = std::make_unique<kv::SequencePages>(model.pages());
+  if (!sequence->extend(context)) fail_resource("the cache has no room for a context of {} tokens", context);
+  fill_pages(model, sequence->pages(), seed);
+  return sequence;
+}
+
+}  // namespace
+
+void fill_pages(LoadedModel& model, std::span<const std::int32_t> pages, std::uint64_t seed) {
+  const auto layers = static_cast<std::int64_t>(model.config().layers.size());
+  const auto count = static_cast<std::int64_t>(pages.size());
+  model.threads().each(layers * count, [&](std::int64_t index, int) {
+    const ops::LayerPages layer = model.pages().layer(static_cast<int>(index / count));
+    const std::int32_t page = pages[static_cast<std::size_t>(index % count)];
+    std::uint64_t state = seed + static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;
+    for (const ops::PagePart& part : {layer.k, layer.v, layer.index_k}) {
+      if (part.data == nullptr) continue;
+      std::byte* out = part.data + page * part.page_bytes;
+      const auto size = static_cast<std::int64_t>(dtype_size(part.dtype));
+      for (std::int64_t at = 0; at < part.page_bytes; at += size) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        // Uniform in ±sqrt(3): unit variance.
+        const float value = (static_cast<float>(state >> 40) * 0x1p-23f - 1.0f) * 1.7320508f;
+        if (part.dtype == DType::f32) {
+          std::memcpy(out + at, &value, 4);
+        } else if (part.dtype == DType::bf16) {
+          const bf16 half = to_bf16(value);
+          std::memcpy(out + at, &half, 2);
+        } else {
+          out[at] = static_cast<std::byte>(float_to_e4m3(value));
+        }
+      }
+    }
+  });
+}
+
+Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats) {
+  std::vector<std::unique_ptr<kv::SequencePages>> sequences;
+  for (std::int64_t s = 0; s < batch; ++s) sequences.push_back(make_context(model, context, static_cast<std::uint64_t>(s) + 1));
+  std::vector<std::int32_t> rows;
+  for (std::int64_t s = 0; s < batch; ++s) rows.push_back(static_cast<std::int32_t>(s));
+  ExpertCount experts(model.config());
+  model::RaggedBatch ragged;
+  std::vector<double> seconds;
+  // The first pass warms up and counts the experts; every pass has fresh random tokens at the same context.
+  for (int pass = 0; pass <= repeats; ++pass) {
+    const std::vector<std::int32_t> ids = random_ids(batch, model.config().vocab_size, static_cast<std::uint64_t>(pass) + 17);
+    ragged.clear();
+    for (std::int64_t s = 0; s < batch; ++s) {
+      kv::SequencePages& sequence = *sequences[static_cast<std::size_t>(s)];
+      if (!sequence.extend(1)) fail_resource("the cache has no room for a context of {} tokens", context + 1);
+      ragged.add({&ids[static_cast<std::size_t>(s)], 1}, context, sequence.pages());
+    }
+    const auto start = std::chrono::steady_clock::now();
+    model.forward(ragged, rows, pass == 0 ? experts.taps(batch) : model::ForwardTaps{});
+    if (pass > 0) seconds.push_back(seconds_since(start));
+    for (auto& sequence : sequences) sequence->truncate(context);
+  }
+  return {median(seconds), count_work(model, static_cast<double>(batch), static_cast<double>(batch), static_cast<double>(context), experts)};
+}
+
+Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats) {
+  const auto sequence = make_context(model, context, 1);
+  const std::vector<std::int32_t> ids = random_ids(tokens, model.config().vocab_size, 23);
+  ExpertCount experts(model.config());
+  model::RaggedBatch ragged;
+  std::vector<double> seconds;
+  for (int pass = 0; pass <= repeats; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::int64_t first = 0; first < tokens; first += model.max_batched_tokens()) {
+      const std::int64_t count = std::min(model.max_batched_tokens(), tokens - first);
+      if (!sequence->extend(count)) fail_resource("the cache has no room for {} tokens", context + tokens);
+      ragged.clear();
+      ragged.add(std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), context + first, sequence->pages());
+      const auto last = static_cast<std::int32_t>(count - 1);
+      const bool whole = first + count == tokens;
+      model.forward(ragged, whole ? std::span<const std::int32_t>(&last, 1) : std::span<const std::int32_t>(),
+                    pass == 0 ? experts.taps(count) : model::ForwardTaps{});
+    }
+    if (pass > 0) seconds.push_back(seconds_since(start));
+    sequence->truncate(context);
+  }
+  return {median(seconds), count_work(model, static_cast<double>(tokens), 1, static_cast<double>(context), experts)};
+}
+
+}  // namespace m3::engine

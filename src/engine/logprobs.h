@@ -1,0 +1,20 @@
+// Log-probabilities of raw logits: before penalties, temperature and filters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "m3/request.h"
+
+namespace m3::engine {
+
+// log Σ exp(logits), computed from the largest down; sums in double.
+double log_sum_exp(std::span<const float> logits);
+
+// The `count` most probable ids, descending, ties to the lower id.
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int count);
+
+TokenLogprob logprob_of(std::span<const float> logits, TokenId id);
+
+}  // namespace m3::engine

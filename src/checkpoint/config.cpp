@@ -63,13 +63,13 @@ int size_of(const JsonFields& text, const std::string& key, std::int64_t high = 
 
 // Keys that change the arithmetic and have one value in M3 (addenda §13 "Config").
 void refuse_other_models(const JsonFields& text) {
-  text.only("model_type", {"minimax_m3_vl_text", "minimax_m3_vl"});
-  text.only("hidden_act", {"swigluoai", "silu"});  // transformers writes "silu" for the same activation
+  text.only_one_of("model_type", {"minimax_m3_vl_text", "minimax_m3_vl"});
+  text.only_one_of("hidden_act", {"swigluoai", "silu"});  // transformers writes "silu" for the same activation
   text.only("use_gemma_norm", true);
   text.only("use_qk_norm", true);
-  text.only("qk_norm_type", {"per_head"});
+  text.only_one_of("qk_norm_type", {"per_head"});
   text.only("attention_output_gate", false);
-  text.only("scoring_func", {"sigmoid"});
+  text.only_one_of("scoring_func", {"sigmoid"});
   text.only("use_routing_bias", true);
   text.only("n_shared_experts", std::int64_t{1});
   text.only("head_dim", std::int64_t{head_dim});

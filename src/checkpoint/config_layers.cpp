@@ -65,7 +65,7 @@ void parse_block_choice(const JsonFields& text, const std::optional<JsonFields>&
   fixed(text, sparse, "index_n_heads", "sparse_num_index_heads", config.num_key_value_heads);
   fixed(text, sparse, "index_head_dim", "sparse_index_dim", head_dim);
   fixed(text, sparse, "index_block_size", "sparse_block_size", block_size);
-  if (sparse) sparse->only("sparse_score_type", {"max"});
+  if (sparse) sparse->only_one_of("sparse_score_type", {"max"});
   const auto topk = either(text, sparse, "index_topk_blocks", "sparse_topk_blocks", 1 << 16);
   if (!topk || *topk < 1) {
     const JsonFields& where = sparse ? *sparse : text;

@@ -14,7 +14,7 @@ int merge_size(const JsonFields& top, const JsonFields& vision, const std::strin
   for (const JsonFields* where : {&vision, &top}) {
     const auto object = where->object("img_token_compression_config");
     if (!object) continue;
-    object->only("image_token_compression_method", {"patch_merge"});
+    object->only_one_of("image_token_compression_method", {"patch_merge"});
     const auto nested = object->integer(key, 1, 64);
     if (value && nested && *value != *nested) object->refuse(key, fmt::format("{}, as elsewhere in the file", *value));
     if (nested) value = nested;
@@ -28,14 +28,14 @@ VisionConfig parse_vision(const JsonFields& top, const JsonFields& vision, const
   const auto size = [&](const char* key, std::int64_t otherwise, std::int64_t high = dimension_limit) {
     return static_cast<int>(vision.integer(key, 1, high).value_or(otherwise));
   };
-  vision.only("model_type", {"clip_vision_model", "minimax_m3_vl_vision"});
-  vision.only("hidden_act", {"gelu"});
-  vision.only("position_embedding_type", {"rope"});
-  vision.only("rope_mode", {"3d"});
-  top.only("projector_hidden_act", {"gelu"});
+  vision.only_one_of("model_type", {"clip_vision_model", "minimax_m3_vl_vision"});
+  vision.only_one_of("hidden_act", {"gelu"});
+  vision.only_one_of("position_embedding_type", {"rope"});
+  vision.only_one_of("rope_mode", {"3d"});
+  top.only_one_of("projector_hidden_act", {"gelu"});
   top.only("multimodal_projector_bias", true);
   top.only("vision_feature_layer", std::int64_t{-1});
-  top.only("vision_feature_select_strategy", {"full"});
+  top.only_one_of("vision_feature_select_strategy", {"full"});
 
   VisionConfig result;
   result.hidden_size = size("hidden_size", 1280);

@@ -141,7 +141,7 @@ void JsonFields::only(const std::string& key, std::int64_t accepted) const {
   if (value != nullptr && (!value->is_number() || *value != Json(accepted))) refuse(key, fmt::format("{}", accepted));
 }
 
-void JsonFields::only(const std::string& key, std::initializer_list<std::string_view> accepted) const {
+void JsonFields::only_one_of(const std::string& key, std::initializer_list<std::string_view> accepted) const {
   const Json* value = find(key);
   if (value == nullptr) return;
   if (value->is_string()) {

@@ -45,7 +45,7 @@ class JsonFields {
   // Refuse a present value other than the one that M3 has.
   void only(const std::string& key, bool accepted) const;
   void only(const std::string& key, std::int64_t accepted) const;
-  void only(const std::string& key, std::initializer_list<std::string_view> accepted) const;
+  void only_one_of(const std::string& key, std::initializer_list<std::string_view> accepted) const;
 
   [[noreturn]] void refuse(const std::string& key, const std::string& accepted) const;
   [[noreturn]] void missing(const std::string& key, const std::string& why) const;

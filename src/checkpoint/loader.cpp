@@ -66,6 +66,14 @@ class TensorTable {
     }
   }
 
+  std::int64_t bytes(NameKind kind) const {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (kinds_[i] == kind) sum += static_cast<std::int64_t>(tensors_[i].bytes.size());
+    }
+    return sum;
+  }
+
   std::int64_t count(NameKind kind) const { return std::count(kinds_.begin(), kinds_.end(), kind); }
 
  private:
@@ -210,7 +218,7 @@ void check_vision(LoadedCheckpoint& loaded, TensorTable& table) {
     } else if (!is_plain(tensor->dtype) || tensor->shape != entry.shape) {
       loaded.problems.add(tensor->name, expected, describe(*tensor));
     } else {
-      ++loaded.vision_tensors;
+      loaded.vision.push_back(tensor);
       loaded.vision_bytes += static_cast<std::int64_t>(tensor->bytes.size());
     }
   }
@@ -244,6 +252,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& directory) {
   check_vision(loaded, table);
   table.report_unused(loaded.problems);
   loaded.text_tensors = table.count(NameKind::text);
+  loaded.text_bytes = table.bytes(NameKind::text);
   if (loaded.problems.empty()) {
     check_small_scales(loaded.config, loaded.weights, scale_bytes_read_at_open, loaded.problems);
   }

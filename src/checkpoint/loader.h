@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 #include "src/checkpoint/aligned_store.h"
 #include "src/checkpoint/config.h"
@@ -21,7 +22,8 @@ struct LoadedCheckpoint {
   TextWeights weights;
   ProblemList problems;  // weights are usable only where this is empty
   std::int64_t text_tensors = 0;
-  std::int64_t vision_tensors = 0;
+  std::int64_t text_bytes = 0;              // of those, in the files
+  std::vector<const StoredTensor*> vision;  // validated, unused
   std::int64_t vision_bytes = 0;
   std::int64_t skipped_tensors = 0;  // mtp.*
 };

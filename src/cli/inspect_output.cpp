@@ -19,11 +19,13 @@ constexpr const char* counted =
 
 // 427040140160 -> "427,040,140,160"
 std::string grouped(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  for (auto at = static_cast<std::int64_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<std::size_t>(at), ",");
+  const std::string digits = std::to_string(number);
+  std::string result;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) result += ',';
+    result += digits[i];
   }
-  return digits;
+  return result;
 }
 
 std::string gigabytes(std::int64_t bytes) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <unordered_map>
 
 namespace m3 {
 
@@ -22,12 +23,15 @@ std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-void BpeModel::index_byte_pairs() {
-  byte_pair_ranks.resize(std::size_t{256} * 256);
-  for (std::size_t left = 0; left < 256; ++left) {
-    for (std::size_t right = 0; right < 256; ++right) {
-      byte_pair_ranks[left * 256 + right] = merges.rank(byte_ids[left], byte_ids[right]);
-    }
+void BpeModel::index_byte_pairs(std::span<const Merge> of_merges) {
+  std::unordered_map<std::uint32_t, std::size_t> byte_of_id;
+  for (std::size_t byte = 0; byte < 256; ++byte) byte_of_id.emplace(byte_ids[byte], byte);
+  byte_pair_ranks.assign(std::size_t{256} * 256, MergeTable::no_rank);
+  for (std::size_t rank = 0; rank < of_merges.size(); ++rank) {
+    const auto left = byte_of_id.find(of_merges[rank].left);
+    const auto right = byte_of_id.find(of_merges[rank].right);
+    if (left == byte_of_id.end() || right == byte_of_id.end()) continue;
+    byte_pair_ranks[left->second * 256 + right->second] = static_cast<std::uint32_t>(rank);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct BpeModel {
   // Rank of two neighbouring bytes: half of all look-ups, and here without hashing.
   std::vector<std::uint32_t> byte_pair_ranks;
 
-  void index_byte_pairs();
+  // From the merges the table was built of.
+  void index_byte_pairs(std::span<const Merge> of_merges);
 };
 
 // Scratch memory and cache of one thread of encoding; reads the model, which outlives it.

@@ -134,7 +134,7 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   if (const auto& twice = data->model.merges.duplicate()) {
     fail("{}: merge {} repeats merge {}", where, twice->later, twice->earlier);
   }
-  data->model.index_byte_pairs();
+  data->model.index_byte_pairs(file.merges);
   data->special.resize(static_cast<std::size_t>(file.vocabulary.size()));
   for (const AddedToken& token : file.added_tokens) data->special[static_cast<std::size_t>(token.id)] = token.special;
   data->vocabulary = std::move(file.vocabulary);

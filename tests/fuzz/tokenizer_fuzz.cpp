@@ -38,7 +38,7 @@ Tokenizer fixed_tokenizer() {
   }
   const nlohmann::json added = {{{"id", 1000}, {"content", "<s>"}, {"special", true}},
                                 {{"id", 1001}, {"content", "<s><t>"}, {"special", false}},
-                                {{"id", 1002}, {"content", "aaaa"}, {"special", false}, {"single_word", true}}};
+                                {{"id", 1002}, {"content", "thethe"}, {"special", false}, {"single_word", true}}};
   const char* pattern =
       R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   const nlohmann::json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};

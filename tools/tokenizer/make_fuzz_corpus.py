@@ -65,7 +65,7 @@ def main() -> None:
     texts = [*sample_texts.SENTENCES.values(), *sample_texts.EMOJI, *sample_texts.CODE, sample_texts.SPACES]
     for number, text in enumerate(texts[::3]):
         (folder / f"text-{number}").write_bytes(b"1" + text.encode())
-    broken = b"a\xff\xc3b\xe2\x82 \xed\xa0\x80's\xf0\x9f\x98<s><t>\xc0\xaf aaaa\x80aaaa <s"
+    broken = b"a\xff\xc3b\xe2\x82 \xed\xa0\x80's\xf0\x9f\x98<s><t>\xc0\xaf thethe\x80thethe <s"
     (folder / "text-broken").write_bytes(b"1" + broken)
     (folder / "text-long").write_bytes(b"1" + b"a" * 3000)
 

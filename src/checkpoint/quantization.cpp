@@ -140,7 +140,7 @@ class QuantizationReader {
     plan_.method_ = QuantizationPlan::Method::mxfp8;
     plan_.description_ = "mxfp8";
     plan_.everywhere_ = WeightFormat::mxfp8;
-    config_.only("activation_scheme", {"dynamic"});
+    config_.only_one_of("activation_scheme", {"dynamic"});
     const Json* block = config_.find("weight_block_size");
     if (block != nullptr && *block != Json::array({1, 32})) {
       fail("{}: {} is {}; accepted: [1, 32]", config_.origin(), config_.full_key("weight_block_size"),
@@ -148,11 +148,11 @@ class QuantizationReader {
                                                    : describe(*block));
     }
     config_.only("group_size", std::int64_t{16});
-    config_.only("kv_cache_quant_algo", {"FP8"});
-    config_.only("attention_quant_algo", {"FP8"});
-    config_.only("index_k_quant_type", {"nvfp4"});
+    config_.only_one_of("kv_cache_quant_algo", {"FP8"});
+    config_.only_one_of("attention_quant_algo", {"FP8"});
+    config_.only_one_of("index_k_quant_type", {"nvfp4"});
     const auto experts = config_.text("moe_quant_algo");
-    config_.only("moe_quant_format", {"nvfp4-pack-quantized"});
+    config_.only_one_of("moe_quant_format", {"nvfp4-pack-quantized"});
     if (experts) {
       if (!same_letters(*experts, "nvfp4")) config_.refuse("moe_quant_algo", "\"NVFP4\"");
       plan_.experts_ = WeightFormat::nvfp4;
@@ -179,7 +179,7 @@ class QuantizationReader {
     plan_.method_ = QuantizationPlan::Method::modelopt;
     const std::string algorithm = config_.text("quant_algo").value_or("");
     plan_.description_ = "modelopt " + algorithm;
-    config_.only("kv_cache_quant_algo", {"FP8"});
+    config_.only_one_of("kv_cache_quant_algo", {"FP8"});
     exclude("exclude_modules");
     exclude("ignore");
     if (algorithm == "NVFP4" || algorithm == "MXFP8") {
@@ -202,18 +202,18 @@ class QuantizationReader {
     const std::string dtype = weight->text("dtype").value_or("");
     const std::string scheme = weight->text("qscheme").value_or("");
     if (dtype == "fp4") {
-      weight->only("qscheme", {"per_group"});
+      weight->only_one_of("qscheme", {"per_group"});
       weight->only("group_size", std::int64_t{32});
-      weight->only("scale_format", {"e8m0"});
+      weight->only_one_of("scale_format", {"e8m0"});
       return WeightFormat::mxfp4;
     }
     if (dtype != "fp8_e4m3") weight->refuse("dtype", "\"fp4\" or \"fp8_e4m3\"");
     if (scheme != "per_group") {
-      weight->only("qscheme", {"per_channel", "per_tensor"});
+      weight->only_one_of("qscheme", {"per_channel", "per_tensor"});
       return WeightFormat::fp8;
     }
     weight->only("group_size", std::int64_t{32});
-    weight->only("scale_format", {"e8m0"});
+    weight->only_one_of("scale_format", {"e8m0"});
     return WeightFormat::mxfp8;
   }
 

@@ -1,6 +1,7 @@
 // A fixed set of threads that split a range of indices; the split never changes a result.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -37,15 +38,24 @@ class ThreadPool {
  private:
   void worker(int thread);
   void run_one(int thread);
+  // Returns once `generation_` differs from `seen`, or at the end.
+  void await_work(std::uint64_t seen);
+  void await_workers();
+  void stop();
 
   std::vector<std::thread> workers_;
+  bool spin_ = false;
+  const FunctionRef<void(int)>* work_ = nullptr;  // written while no worker runs
+  std::atomic<std::uint64_t> generation_ = 0;
+  std::atomic<int> running_ = 0;
+  std::atomic<bool> stopping_ = false;
+
+  // For those who gave up spinning. A sleeper says so before it looks once more; a waker looks after it has written.
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
-  const FunctionRef<void(int)>* work_ = nullptr;
-  std::uint64_t generation_ = 0;
-  int running_ = 0;
-  bool stopping_ = false;
+  std::atomic<int> sleepers_ = 0;
+  std::atomic<bool> caller_sleeps_ = false;
   std::exception_ptr failure_;
 };
 

@@ -1,0 +1,258 @@
+#include "src/chat/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "src/base/error.h"
+#include "src/chat/request_fields.h"
+#include "src/chat/template/json.h"
+
+namespace m3::chat {
+namespace {
+
+constexpr std::array<std::string_view, 6> roles = {"root", "system", "developer", "user", "assistant", "tool"};
+
+bool is_system(std::string_view role) { return role == "system" || role == "developer"; }
+
+std::string role_of(const Value& message) { return message.as_dict().find("role")->bytes(); }
+
+Value text_value(std::string text) { return Value::string(std::move(text), Origin::message); }
+
+// A content part with its type in the template's words.
+Value normalize_part(const Value& part, const std::string& path, bool tool) {
+  if (part.is(Kind::string)) return part;
+  if (!part.is(Kind::dict)) fail("{}: expected a content part (an object), found {}", path, json_type(part));
+  const Dict& dict = part.as_dict();
+  const Value* type = dict.find("type");
+  if (type == nullptr && tool && dict.find("output") != nullptr) return part;
+  if (type == nullptr || !type->is(Kind::string)) fail("{}.type: expected a string", path);
+  std::string name = type->bytes();
+  if (name == "text") {
+    const Value* text = dict.find("text");
+    if (text == nullptr || !text->is(Kind::string)) fail("{}.text: expected a string", path);
+    return part;
+  }
+  if (name == "image_url" || name == "video_url") name.resize(5);
+  if (name != "image" && name != "video") {
+    fail("{}.type: unknown part type '{}'; known are text, image_url, image, video_url and video", path, name);
+  }
+  auto out = std::make_shared<Dict>();
+  for (const auto& [key, value] : dict.items) out->set(key, key.bytes() == "type" ? text_value(name) : value);
+  return Value::dict(std::move(out), Origin::message);
+}
+
+Value normalize_content(const Value& content, const std::string& path, bool tool) {
+  if (content.is(Kind::string)) return content;
+  if (!content.is(Kind::list)) fail("{}: expected a string or a list of parts, found {}", path, json_type(content));
+  std::vector<Value> parts;
+  for (std::size_t i = 0; i < content.items().size(); ++i) {
+    parts.push_back(normalize_part(content.items()[i], fmt::format("{}[{}]", path, i), tool));
+  }
+  return Value::list(std::move(parts), Origin::message);
+}
+
+Value normalize_arguments(const Value* arguments, const std::string& path) {
+  const Value none = Value::dict(std::make_shared<Dict>(), Origin::message);
+  if (arguments == nullptr || arguments->is(Kind::none)) return none;
+  if (arguments->is(Kind::dict)) return *arguments;
+  if (!arguments->is(Kind::string)) {
+    fail("{}: expected an object or its JSON text, found {}", path, json_type(*arguments));
+  }
+  if (trim_spaces(arguments->bytes()).empty()) return none;
+  Value parsed = parse_json(arguments->bytes(), path);
+  if (!parsed.is(Kind::dict)) fail("{}: the JSON text holds {}, not an object", path, json_type(parsed));
+  return parsed;
+}
+
+// A copy of a dict with one member replaced or added.
+Value with_member(const Dict& dict, const char* name, Value value) {
+  auto out = std::make_shared<Dict>(dict);
+  out->set(text_value(name), std::move(value));
+  return Value::dict(std::move(out), Origin::message);
+}
+
+Value normalize_call(const Value& call, const std::string& path) {
+  if (!call.is(Kind::dict)) fail("{}: expected an object, found {}", path, json_type(call));
+  const Value* function = call.as_dict().find("function");
+  const bool nested = function != nullptr && !function->is(Kind::none);
+  const Value& target = nested ? *function : call;
+  const std::string where = nested ? path + ".function" : path;
+  if (!target.is(Kind::dict)) fail("{}: expected an object, found {}", where, json_type(target));
+  const Value* name = target.as_dict().find("name");
+  if (name == nullptr || !name->is(Kind::string) || name->bytes().empty()) {
+    fail("{}.name: a tool call needs the name of its tool", where);
+  }
+  Value arguments = normalize_arguments(target.as_dict().find("arguments"), where + ".arguments");
+  Value filled = with_member(target.as_dict(), "arguments", std::move(arguments));
+  return nested ? with_member(call.as_dict(), "function", std::move(filled)) : filled;
+}
+
+Value normalize_calls(const Value& calls, const std::string& path) {
+  if (!calls.is(Kind::list)) fail("{}: expected a list, found {}", path, json_type(calls));
+  std::vector<Value> out;
+  for (std::size_t i = 0; i < calls.items().size(); ++i) {
+    out.push_back(normalize_call(calls.items()[i], fmt::format("{}[{}]", path, i)));
+  }
+  return Value::list(std::move(out), Origin::message);
+}
+
+// reasoning_content under any of its names.
+void add_reasoning(Dict& message, const Dict& given, const std::string& path) {
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    const Value* value = given.find(name);
+    if (value == nullptr || value->is(Kind::none)) continue;
+    if (!value->is(Kind::string)) fail("{}.{}: expected a string, found {}", path, name, json_type(*value));
+    message.set(text_value("reasoning_content"), *value);
+    return;
+  }
+}
+
+Value normalize_message(const Value& given, const std::string& path) {
+  if (!given.is(Kind::dict)) fail("{}: expected an object, found {}", path, json_type(given));
+  const Dict& dict = given.as_dict();
+  const Value* role = dict.find("role");
+  if (role == nullptr || !role->is(Kind::string)) fail("{}.role: expected a string", path);
+  const std::string& name = role->bytes();
+  if (std::find(roles.begin(), roles.end(), name) == roles.end()) {
+    fail("{}.role: unknown role '{}'; known are root, system, developer, user, assistant and tool", path, name);
+  }
+  const bool assistant = name == "assistant", tool = name == "tool";
+  auto out = std::make_shared<Dict>();
+  for (const auto& [key, value] : dict.items) {
+    if (value.is(Kind::none)) continue;
+    const std::string& member = key.bytes();
+    if (member == "content") {
+      out->set(key, normalize_content(value, path + ".content", tool));
+    } else if (member == "tool_calls") {
+      if (!assistant) fail("{}.tool_calls: only assistant messages have tool calls", path);
+      out->set(key, normalize_calls(value, path + ".tool_calls"));
+    } else {
+      out->set(key, value);
+    }
+  }
+  if (assistant) add_reasoning(*out, dict, path);
+  if (tool && out->find("content") == nullptr) out->set(text_value("content"), text_value(""));
+  if (!assistant && !tool && dict.find("content") == nullptr) fail("{}.content: missing", path);
+  return Value::dict(std::move(out), Origin::message);
+}
+
+bool is_absent(const Value* content) { return content == nullptr || !truthy(*content); }
+
+// Two contents with a blank line between them.
+Value joined_content(const Value& first, const Value& second) {
+  if (first.is(Kind::string) && second.is(Kind::string)) {
+    return text_value(first.bytes() + "\n\n" + second.bytes());
+  }
+  std::vector<Value> parts;
+  const auto add = [&](const Value& content) {
+    if (content.is(Kind::string)) {
+      parts.push_back(content);
+    } else {
+      parts.insert(parts.end(), content.items().begin(), content.items().end());
+    }
+  };
+  add(first);
+  parts.push_back(text_value("\n\n"));
+  add(second);
+  // The template takes bare strings as text, but others may not.
+  for (Value& part : parts) {
+    if (!part.is(Kind::string)) continue;
+    auto dict = std::make_shared<Dict>();
+    dict->set(text_value("type"), text_value("text"));
+    dict->set(text_value("text"), part);
+    part = Value::dict(std::move(dict), Origin::message);
+  }
+  return Value::list(std::move(parts), Origin::message);
+}
+
+// root first, then one message with all system text, then the conversation.
+std::vector<Value> order_system_messages(const std::vector<Value>& messages, const ChatRequestOptions& options) {
+  std::vector<Value> head, rest;
+  std::optional<Value> developer;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Value& message = messages[i];
+    const std::string role = role_of(message);
+    if (role == "root") {
+      if (i > 0) fail("messages[{}].role: a root message may only stand first, once", i);
+      head.push_back(message);
+      continue;
+    }
+    if (!is_system(role)) {
+      rest.push_back(message);
+      continue;
+    }
+    const bool leads = i == head.size();
+    if (!leads && options.refuse_late_system) {
+      fail("messages[{}].role: a {} message behind the first is refused here", i, role);
+    }
+    if (!developer) {
+      developer = message;
+      continue;
+    }
+    const Value* content = message.as_dict().find("content");
+    if (is_absent(content)) continue;
+    const Value* before = developer->as_dict().find("content");
+    developer = with_member(developer->as_dict(), "content",
+                            is_absent(before) ? *content : joined_content(*before, *content));
+  }
+  if (developer) head.push_back(*developer);
+  head.insert(head.end(), rest.begin(), rest.end());
+  return head;
+}
+
+std::string id_of(const Value& holder, const char* name) {
+  const Value* id = holder.as_dict().find(name);
+  return id != nullptr && id->is(Kind::string) ? id->bytes() : std::string();
+}
+
+// Each tool message answers a call of the assistant message before it, and none stays open.
+void check_tool_results(const std::vector<Value>& messages) {
+  std::vector<std::string> open;
+  std::size_t asked_at = 0;
+  const auto check_none_open = [&] {
+    if (!open.empty()) fail("messages[{}].tool_calls: call '{}' has no result", asked_at, open.front());
+  };
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::string role = role_of(messages[i]);
+    if (role == "tool") {
+      const std::string id = id_of(messages[i], "tool_call_id");
+      const auto found = std::find(open.begin(), open.end(), id);
+      if (open.empty() || (found == open.end() && !id.empty())) {
+        fail("messages[{}].tool_call_id: no open call has the id '{}'", i, id);
+      }
+      open.erase(found == open.end() ? open.begin() : found);
+      continue;
+    }
+    check_none_open();
+    const Value* calls = messages[i].as_dict().find("tool_calls");
+    if (calls == nullptr) continue;
+    asked_at = i;
+    for (const Value& call : calls->items()) open.push_back(id_of(call, "id"));
+  }
+  check_none_open();
+}
+
+}  // namespace
+
+ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options) try {
+  if (!body.is(Kind::dict)) fail("the request: expected a JSON object, found {}", json_type(body));
+  const Dict& dict = body.as_dict();
+  const Value* messages = dict.find("messages");
+  if (messages == nullptr) fail("messages: missing");
+  if (!messages->is(Kind::list)) fail("messages: expected a list, found {}", json_type(*messages));
+  if (messages->items().empty()) fail("messages: at least one message is needed");
+  std::vector<Value> normalized;
+  for (std::size_t i = 0; i < messages->items().size(); ++i) {
+    normalized.push_back(normalize_message(messages->items()[i], fmt::format("messages[{}]", i)));
+  }
+  if (options.check_tool_results) check_tool_results(normalized);
+  ChatRequest request;
+  request.messages = Value::list(order_system_messages(normalized, options), Origin::message);
+  read_request_fields(dict, request);
+  return request;
+} catch (const Fault& problem) {
+  fail("the request: {}", problem.what);  // nested too deep once arguments are in their place
+}
+
+}  // namespace m3::chat

@@ -1,0 +1,45 @@
+// A /v1/chat/completions body, checked and brought into the form that M3's template reads (spec §5.4, addenda §12).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "src/chat/parser.h"
+#include "src/chat/template/value.h"
+
+namespace m3::chat {
+
+struct ChatRequestOptions {
+  // M3's template has one place for system text. Later system and developer messages are appended to it, unless this
+  // refuses them.
+  bool refuse_late_system = false;
+  // Every call of an assistant message must be answered, once, by the tool messages behind it.
+  bool check_tool_results = false;
+};
+
+struct ChatRequest {
+  Value messages;                        // a list of dicts, normalised
+  Value tools;                           // as given, or none
+  Tools parsed_tools;                    // the same for the parser; never null
+  std::optional<ThinkingMode> thinking;  // absent: the template's default, adaptive
+  std::shared_ptr<const Dict> template_arguments;  // chat_template_kwargs, with thinking_mode filled in
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+
+  // How the reply begins, for the parser.
+  ThinkingMode mode() const { return thinking.value_or(ThinkingMode::adaptive); }
+};
+
+// Errors: one line that begins with the path of the field, such as "messages[2].content: ...".
+//
+// - tool call arguments are parsed from JSON text; none or null are no arguments
+// - image_url and video_url parts become image and video
+// - a root message may only stand first; system and developer texts behind the first are appended to it after a blank
+//   line, in their order
+// - reasoning is read from reasoning_content, reasoning or thinking
+// - null members of a message are dropped, and a tool result without content is empty
+// - thinking.type, reasoning_effort "none" and enable_thinking all become thinking_mode; contradictions are errors
+ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options = {});
+
+}  // namespace m3::chat

@@ -1,0 +1,15 @@
+// The fields of a chat request beside its messages: tools, thinking, template arguments.
+#pragma once
+
+#include "src/chat/coerce.h"
+#include "src/chat/messages.h"
+
+namespace m3::chat {
+
+// "a string", "an object", "null": how an error names what was found.
+const char* json_type(const Value& value);
+
+// Fills everything but the messages. Errors name the field.
+void read_request_fields(const Dict& body, ChatRequest& request);
+
+}  // namespace m3::chat

@@ -3,6 +3,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "src/cli/chat_command.h"
+#include "src/cli/inspect_command.h"
+#include "src/cli/tokenize_command.h"
+
 namespace m3::cli {
 
 void add_run_command(CLI::App& app);

@@ -11,7 +11,6 @@
 
 #include "m3/engine.h"
 #include "src/cli/commands.h"
-#include "src/cli/tokenize_command.h"
 
 namespace {
 
@@ -71,7 +70,9 @@ int main(int argc, char** argv) {
   m3::cli::add_trace_command(app);
   m3::cli::add_eval_command(app);
   m3::cli::add_bench_command(app);
+  m3::cli::add_inspect_command(app);
   m3::cli::add_tokenize_command(app);
+  m3::cli::add_chat_commands(app);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {

@@ -18,7 +18,7 @@ void widen_rows(DType type, const std::byte* from, std::int64_t row, std::int64_
     const V factor = Simd::all(scale * e4m3_factor);
     for (std::int64_t i = 0; i < elements; i += column_group) {
       V w[group_registers];
-      Simd::widen_group<WeightFormat::fp8>(from + begin, nullptr, i, w);
+      Simd::widen_group<WeightFormat::fp8, true>(from + begin, nullptr, i, w);
       for (int j = 0; j < group_registers; ++j) Simd::store(out + i + j * L, Simd::mul(w[j], factor));
     }
   } else {
@@ -65,7 +65,7 @@ void score_keys(const float* q, const float* rows, V scale, float* scores) {
 template <int D, int N>
 void add_values(const float* p, const float* rows, std::int64_t count, int d, float* sums) {
   V kept[D][N];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < D; ++i) {
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n) kept[i][n] = Simd::load(sums + ((d + i) * N + n) * L);
@@ -74,14 +74,14 @@ void add_values(const float* p, const float* rows, std::int64_t count, int d, fl
     V weight[N];
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n) weight[n] = Simd::load(p + (key * N + n) * L);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < D; ++i) {
       const V element = Simd::all(rows[key * head_dim + d + i]);
 #pragma GCC unroll 2
       for (int n = 0; n < N; ++n) kept[i][n] = Simd::fma(element, weight[n], kept[i][n]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < D; ++i) {
 #pragma GCC unroll 2
     for (int n = 0; n < N; ++n) Simd::store(sums + ((d + i) * N + n) * L, kept[i][n]);
@@ -90,8 +90,8 @@ void add_values(const float* p, const float* rows, std::int64_t count, int d, fl
 
 template <int N>
 void attend_page_heads(const AttentionCall& call, const AttentionState& state) {
-  constexpr int K = 8 / N;
-  constexpr int D = 8 / N;
+  constexpr int K = 12 / N;  // 12 sums, the queries and a broadcast fill AVX2's registers
+  constexpr int D = 12 / N;
   const V scale = Simd::all(call.scale);
   for (std::int64_t begin = 0; begin < call.count; begin += key_chunk) {
     const std::int64_t count = call.count - begin < key_chunk ? call.count - begin : key_chunk;
@@ -99,6 +99,9 @@ void attend_page_heads(const AttentionCall& call, const AttentionState& state) {
     std::int64_t key = 0;
     for (; key + K <= count; key += K) {
       score_keys<K, N>(call.q, call.rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
+    }
+    for (; key + 2 <= count; key += 2) {
+      score_keys<2, N>(call.q, call.rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
     }
     for (; key < count; ++key) {
       score_keys<1, N>(call.q, call.rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
@@ -130,9 +133,10 @@ void attend_page_heads(const AttentionCall& call, const AttentionState& state) {
   for (std::int64_t begin = 0; begin < call.count; begin += key_chunk) {
     const std::int64_t count = call.count - begin < key_chunk ? call.count - begin : key_chunk;
     widen_rows(call.v_type, call.v, begin, count, call.v_scale, call.rows);
-    for (int d = 0; d < head_dim; d += D) {
-      add_values<D, N>(call.scores + begin * N * L, call.rows, count, d, state.sums);
-    }
+    const float* p = call.scores + begin * N * L;
+    int d = 0;
+    for (; d + D <= head_dim; d += D) add_values<D, N>(p, call.rows, count, d, state.sums);
+    add_values<head_dim % D, N>(p, call.rows, count, d, state.sums);
   }
 }
 

@@ -7,9 +7,11 @@
 namespace m3::ops::cpu {
 namespace {
 
-// The upper byte of the binary16 of each e2m1 code; the lower byte is 0.
-alignas(16) constexpr std::uint8_t e2m1_upper_bytes[16] = {0x00, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46,
-                                                           0x80, 0xb8, 0xbc, 0xbe, 0xc0, 0xc2, 0xc4, 0xc6};
+// The two bytes of the bf16 of each e2m1 code.
+alignas(16) constexpr std::uint8_t e2m1_upper_bytes[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+                                                           0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
+alignas(16) constexpr std::uint8_t e2m1_lower_bytes[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
+                                                           0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
 
 struct E4m3Values {
   float value[256] = {};
@@ -29,11 +31,17 @@ struct E4m3Values {
 constexpr E4m3Values e4m3_values;
 
 // 2^(code - 127); 255 is NaN.
-inline float e8m0_value(std::byte code) {
-  const auto exponent = static_cast<std::uint32_t>(code);
-  const std::uint32_t bits = exponent == 0 ? 0x00400000u : exponent == 255 ? 0x7fc00000u : exponent << 23;
-  return __builtin_bit_cast(float, bits);
-}
+struct E8m0Values {
+  float value[256] = {};
+  constexpr E8m0Values() {
+    for (std::uint32_t code = 0; code < 256; ++code) {
+      value[code] = __builtin_bit_cast(float, code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : code << 23);
+    }
+  }
+  constexpr float operator[](std::byte code) const { return value[static_cast<std::uint8_t>(code)]; }
+};
+
+constexpr E8m0Values e8m0_values;
 
 // What widen_e4m3 leaves out.
 constexpr float e4m3_factor = 256.0f;

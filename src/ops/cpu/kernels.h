@@ -12,7 +12,7 @@ namespace m3::ops::cpu {
 inline constexpr std::int64_t direct_tokens = 4;
 // Tokens that share one pass over a weight, and their slice of K: what keeps a panel of weights in the first-level
 // cache and x in the second.
-inline constexpr std::int64_t block_tokens = 256;
+inline constexpr std::int64_t block_tokens = 128;
 inline constexpr std::int64_t k_block = 256;
 // Rows of K are padded with zeros to a multiple of this in fp32 panels.
 inline constexpr std::int64_t column_group = 32;
@@ -80,6 +80,7 @@ struct Kernels {
   const char* name;  // "AVX2"
   int lanes;         // floats of a register; attention pads heads to a multiple
   std::int64_t panel_rows;
+  bool paired_columns;  // 4-bit weights want x with the even columns of each 8 before the odd ones
   void (*matmul)(const MatmulCall& call);
   // out[count] <- fp32 of bf16 values; [count, padded) <- 0.
   void (*widen_bf16)(const std::uint16_t* values, std::int64_t count, std::int64_t padded, float* out);

@@ -10,9 +10,22 @@ namespace m3::ops::cpu {
 
 const Kernels& avx2_kernels() {
   static constexpr Kernels kernels = {
-      Simd::name,      Simd::lanes, Simd::panel_rows, matmul,           widen_bf16,
-      round_bf16,      add_norm,    norm_rotate,      swigluoai,        accumulate,
-      attention_begin, attend_page, attention_merge,  attention_finish, score_page,
+      .name = Simd::name,
+      .lanes = Simd::lanes,
+      .panel_rows = Simd::panel_rows,
+      .paired_columns = Simd::paired_columns,
+      .matmul = matmul,
+      .widen_bf16 = widen_bf16,
+      .round_bf16 = round_bf16,
+      .add_norm = add_norm,
+      .norm_rotate = norm_rotate,
+      .swigluoai = swigluoai,
+      .accumulate = accumulate,
+      .attention_begin = attention_begin,
+      .attend_page = attend_page,
+      .attention_merge = attention_merge,
+      .attention_finish = attention_finish,
+      .score_page = score_page,
   };
   return kernels;
 }

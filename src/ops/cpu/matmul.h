@@ -29,42 +29,58 @@ struct MatmulScratch {
   float* out;  // two products' worth: gate and up
 };
 
-// x of one block of tokens as fp32 panels; the quantised one is there for weights that ask for it.
+// Which arrangement of x a weight is multiplied with.
+enum class Arrangement : std::uint8_t {
+  plain,
+  paired,     // see Kernels::paired_columns
+  quantised,  // e4m3 values with a scale a token, in plain order
+};
+inline constexpr int arrangements = 3;
+
+inline Arrangement arrangement_for(const Kernels& kernels, const WeightMatrix& weight) {
+  if (weight.quantized_activations) return Arrangement::quantised;
+  const bool half_byte = weight.format == WeightFormat::mxfp4 || weight.format == WeightFormat::nvfp4;
+  return half_byte && kernels.paired_columns ? Arrangement::paired : Arrangement::plain;
+}
+
+// x of one block of tokens as fp32 panels, in the arrangements that its weights need.
 struct PackedX {
   PackedX() = default;
   PackedX(Arena& arena, std::int64_t most_tokens, std::int64_t most_columns)
-      : plain(arena.take<float>(most_tokens * padded_columns(most_columns))),
-        quantised(arena.take<float>(most_tokens * padded_columns(most_columns))),
-        token_scales(arena.take<float>(most_tokens)) {}
-  float* plain = nullptr;
-  float* quantised = nullptr;
+      : token_scales(arena.take<float>(most_tokens)) {
+    for (float*& panel : panels) panel = arena.take<float>(most_tokens * padded_columns(most_columns));
+  }
+  float* panels[arrangements] = {};
   float* token_scales = nullptr;
+  bool needed[arrangements] = {};
   std::int64_t tokens = 0;
   std::int64_t columns = 0;
 
+  void begin(std::int64_t token_count, std::int64_t column_count) {
+    tokens = token_count;
+    columns = column_count;
+    for (bool& need : needed) need = false;
+  }
+  void need(const Kernels& kernels, const WeightMatrix& weight) {
+    needed[static_cast<int>(arrangement_for(kernels, weight))] = true;
+  }
+  float* panel(Arrangement arrangement) const { return panels[static_cast<int>(arrangement)]; }
+  bool needs(Arrangement arrangement) const { return needed[static_cast<int>(arrangement)]; }
   std::int64_t depth() const { return tokens <= direct_tokens ? padded_columns(columns) : k_block; }
-  XPanel panel(bool is_quantised) const {
-    return {is_quantised ? quantised : plain, tokens, depth(), is_quantised ? token_scales : nullptr};
+  XPanel view(Arrangement arrangement) const {
+    return {panel(arrangement), tokens, depth(), arrangement == Arrangement::quantised ? token_scales : nullptr};
   }
 };
 
-// Which panels the weights of a call need.
-struct PanelNeeds {
-  bool plain = false;
-  bool quantised = false;
-  void add(const WeightMatrix& weight) { (weight.quantized_activations ? quantised : plain) = true; }
-};
-
 // One token's bf16 row into its place in the panels. `row` is scratch of padded_columns(columns).
-void pack_token(const Kernels& kernels, const PanelNeeds& needs, const std::uint16_t* values, const PackedX& x,
-                std::int64_t token, float* row);
+void pack_token(const Kernels& kernels, const std::uint16_t* values, const PackedX& x, std::int64_t token, float* row);
 
 // Rows [begin, end) of a weight: store(first row, rows, results [tokens, stride], stride) a chunk at a time.
 template <typename Store>
 void multiply_rows(const Kernels& kernels, const WeightMatrix& weight, std::int64_t begin, std::int64_t end,
                    const PackedX& x, const MatmulScratch& scratch, float* out, const Store& store) {
   const std::int64_t chunk = x.tokens <= direct_tokens ? direct_rows : kernels.panel_rows;
-  MatmulCall call{&weight, 0, 0, x.panel(weight.quantized_activations), scratch.panel, scratch.sums, out, chunk};
+  MatmulCall call{&weight, 0, 0, x.view(arrangement_for(kernels, weight)), scratch.panel, scratch.sums, out, chunk};
   for (std::int64_t first = begin; first < end; first += chunk) {
     call.first = first;
     call.rows = std::min(chunk, end - first);

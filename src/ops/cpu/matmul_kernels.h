@@ -65,6 +65,17 @@ float factor_of(const MatmulCall& call, std::int64_t row, std::int64_t token, fl
   return factor * base;
 }
 
+constexpr bool has_nan_codes(WeightFormat format) {
+  return format == WeightFormat::fp8 || format == WeightFormat::mxfp8;
+}
+
+bool row_has_nan(const RowBytes& row, std::int64_t columns) {
+  for (std::int64_t k = 0; k < columns; ++k) {
+    if ((static_cast<std::uint8_t>(row.values[k]) & 0x7f) == 0x7f) return true;
+  }
+  return false;
+}
+
 // T tokens times R rows, straight from the stored weights.
 template <WeightFormat format, int T, int R>
 void direct_tile(const MatmulCall& call, std::int64_t row) {
@@ -79,11 +90,11 @@ void direct_tile(const MatmulCall& call, std::int64_t row) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) sums[t][r] = Simd::zero();
   }
-  // One line of each row is fetched this far ahead; a row's end runs into the next rows'.
-  constexpr std::int64_t ahead = 1024;
+  [[maybe_unused]] typename Simd::NanScan nans;
   const auto add_group = [&](const float* x, const RowBytes& bytes, std::int64_t k, int r) {
     V w[group_registers];
-    Simd::widen_group<format>(bytes.values, bytes.scales, k, w);
+    Simd::widen_group<format, false>(bytes.values, bytes.scales, k, w);
+    if constexpr (has_nan_codes(format)) nans.add(bytes.values + k);
 #pragma GCC unroll 8
     for (int i = 0; i < group_registers; ++i) {
 #pragma GCC unroll 8
@@ -92,11 +103,16 @@ void direct_tile(const MatmulCall& call, std::int64_t row) {
       }
     }
   };
-  for (std::int64_t k = 0; k < whole; k += column_group) {
+  // Each line of 64 bytes is fetched this far ahead; a row's end runs into the next rows'.
+  constexpr std::int64_t ahead = 1024;
+  constexpr std::int64_t line_columns = half_byte(format) ? 128 : code_bytes(format, 1) == 1 ? 64 : column_group;
+  for (std::int64_t line = 0; line < whole; line += line_columns) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      Simd::prefetch(rows[r].values + code_bytes(format, k) + ahead);
-      add_group(call.x.data + k, rows[r], k, r);
+    for (int r = 0; r < R; ++r) Simd::prefetch(rows[r].values + code_bytes(format, line) + ahead);
+    const std::int64_t end = line + line_columns < whole ? line + line_columns : whole;
+    for (std::int64_t k = line; k < end; k += column_group) {
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) add_group(call.x.data + k, rows[r], k, r);
     }
   }
   if (whole < columns) {
@@ -104,6 +120,14 @@ void direct_tile(const MatmulCall& call, std::int64_t row) {
     for (int r = 0; r < R; ++r) {
       const Tail<format> tail(rows[r], columns);
       add_group(call.x.data + whole, {tail.values, tail.scales}, 0, r);
+    }
+  }
+  if constexpr (has_nan_codes(format)) {
+    if (nans.found()) {
+      for (int r = 0; r < R; ++r) {
+        if (!row_has_nan(rows[r], columns)) continue;
+        for (int t = 0; t < T; ++t) sums[t][r] = Simd::all(__builtin_nanf(""));
+      }
     }
   }
 #pragma GCC unroll 8
@@ -135,10 +159,10 @@ void widen_panel(const MatmulCall& call, std::int64_t k, std::int64_t count) {
     for (std::int64_t at = 0; at < count; at += column_group) {
       V w[group_registers];
       if (k + at + column_group <= columns) {
-        Simd::widen_group<format>(bytes.values, bytes.scales, k + at, w);
+        Simd::widen_group<format, true>(bytes.values, bytes.scales, k + at, w);
       } else {
         const Tail<format> tail(bytes, columns);
-        Simd::widen_group<format>(tail.values, tail.scales, 0, w);
+        Simd::widen_group<format, true>(tail.values, tail.scales, 0, w);
       }
       for (int i = 0; i < group_registers; ++i) Simd::store(out + at + i * L, w[i]);
     }

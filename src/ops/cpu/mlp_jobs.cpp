@@ -82,14 +82,12 @@ void MlpRunner::run_few(const MlpJob* jobs, std::int64_t count) {
     std::int64_t row = 0;
     for (const MlpJob* job = jobs; job < jobs + count; ++job) {
       const MlpWeights& weights = *job->weights;
-      PanelNeeds needs;
-      needs.add(down ? weights.down : weights.gate);
-      if (!down) needs.add(weights.up);
-      part.own.tokens = job->count;
-      part.own.columns = down ? weights.down.columns : weights.gate.columns;
+      part.own.begin(job->count, down ? weights.down.columns : weights.gate.columns);
+      part.own.need(kernels_, down ? weights.down : weights.gate);
+      part.own.need(kernels_, down ? weights.down : weights.up);
       for (std::int64_t t = 0; t < job->count; ++t) {
         const std::uint16_t* x = down ? memory_.activations + (row + t) * part.own.columns : hidden_row(job->begin + t);
-        pack_token(kernels_, needs, x, part.own, t, part.row);
+        pack_token(kernels_, x, part.own, t, part.row);
       }
       if (down) {
         add_down(weights, part.own, job->begin, thread, threads, part.matmul);
@@ -107,28 +105,23 @@ void MlpRunner::run_block(const MlpJob& job, std::int64_t begin, std::int64_t co
   const MlpWeights& weights = *job.weights;
   const std::int64_t products = count * weights.gate.rows * weights.gate.columns;
   PackedX x = memory_.x;
-  x.tokens = count;
-  const auto pack = [&](const PanelNeeds& needs, std::int64_t columns, const auto& row_of) {
-    x.columns = columns;
+  const auto pack = [&](const WeightMatrix& first, const WeightMatrix& second, const auto& row_of) {
+    x.begin(count, first.columns);
+    x.need(kernels_, first);
+    x.need(kernels_, second);
     pool_.split(count, 4, [&](std::int64_t from, std::int64_t to, int thread) {
       Arena own = parts_[thread];
       const MultiplyPart part(own, kernels_, widest_);
-      for (std::int64_t t = from; t < to; ++t) pack_token(kernels_, needs, row_of(t), x, t, part.row);
+      for (std::int64_t t = from; t < to; ++t) pack_token(kernels_, row_of(t), x, t, part.row);
     });
   };
-  PanelNeeds needs;
-  needs.add(weights.gate);
-  needs.add(weights.up);
-  pack(needs, weights.gate.columns, [&](std::int64_t t) { return hidden_row(begin + t); });
+  pack(weights.gate, weights.up, [&](std::int64_t t) { return hidden_row(begin + t); });
   run_threads(products, [&](int thread, int threads) {
     Arena own = parts_[thread];
     const MultiplyPart part(own, kernels_, widest_);
     activate(weights, x, 0, thread, threads, part.matmul);
   });
-  PanelNeeds down_needs;
-  down_needs.add(weights.down);
-  pack(down_needs, weights.down.columns,
-       [&](std::int64_t t) { return memory_.activations + t * weights.down.columns; });
+  pack(weights.down, weights.down, [&](std::int64_t t) { return memory_.activations + t * weights.down.columns; });
   run_threads(products, [&](int thread, int threads) {
     Arena own = parts_[thread];
     const MultiplyPart part(own, kernels_, widest_);

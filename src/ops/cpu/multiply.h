@@ -29,34 +29,32 @@ void CpuBackend::multiply(std::int64_t tokens, std::span<const WeightMatrix> wei
                           const Store& store) {
   if (weights.empty() || tokens == 0) return;
   const std::int64_t columns = weights.front().columns;
-  PanelNeeds needs;
   std::int64_t rows = 0;
-  for (const WeightMatrix& weight : weights) {
-    needs.add(weight);
-    rows += weight.rows;
-  }
+  for (const WeightMatrix& weight : weights) rows += weight.rows;
   PackedX shared(arena, std::min(tokens, block_tokens), columns);
-  shared.columns = columns;
   const ThreadArenas parts(arena, pool_.size(), bytes_of<MultiplyPart>(kernels_, columns));
+  const auto begin_block = [&](PackedX& packed, std::int64_t count) {
+    packed.begin(count, columns);
+    for (const WeightMatrix& weight : weights) packed.need(kernels_, weight);
+  };
   const bool few = tokens <= direct_tokens;
   const int threads = few && tokens * rows * columns < single_thread_products ? 1 : pool_.size();
 
   for (std::int64_t block = 0; block < tokens; block += block_tokens) {
-    shared.tokens = std::min(block_tokens, tokens - block);
+    begin_block(shared, std::min(block_tokens, tokens - block));
     if (!few) {
       pool_.split(shared.tokens, 4, [&](std::int64_t begin, std::int64_t end, int thread) {
         Arena own = parts[thread];
         const MultiplyPart part(own, kernels_, columns);
-        for (std::int64_t t = begin; t < end; ++t) pack_token(kernels_, needs, x(block + t), shared, t, part.row);
+        for (std::int64_t t = begin; t < end; ++t) pack_token(kernels_, x(block + t), shared, t, part.row);
       });
     }
     const auto work = [&](int thread) {
       Arena own = parts[thread];
       MultiplyPart part(own, kernels_, columns);
       if (few) {
-        part.own.tokens = tokens;
-        part.own.columns = columns;
-        for (std::int64_t t = 0; t < tokens; ++t) pack_token(kernels_, needs, x(t), part.own, t, part.row);
+        begin_block(part.own, tokens);
+        for (std::int64_t t = 0; t < tokens; ++t) pack_token(kernels_, x(t), part.own, t, part.row);
       }
       const RowRange owned = owned_rows(rows, thread, threads);
       std::int64_t before = 0;

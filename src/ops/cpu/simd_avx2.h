@@ -95,36 +95,66 @@ struct Simd {
     return _mm256_blendv_ps(result, all(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
   }
 
-  // 16 e4m3 codes as two registers of value · 2^-8: the codes' bits are a binary16 of that value, whose conversion
-  // handles subnormals at full speed. The missing 2^8 is e4m3_factor.
-  static void widen_e4m3(const std::byte* codes, V& first, V& second) {
-    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    const __m256i sign_twice = _mm256_srai_epi16(_mm256_slli_epi16(wide, 8), 1);
-    __m256i half = _mm256_and_si256(sign_twice, _mm256_set1_epi16(static_cast<short>(0xbfff)));
+  // 32 e4m3 codes as value · 2^-8: the codes' bits make a binary16 of that value, whose conversion handles subnormals
+  // at full speed. The missing 2^8 is e4m3_factor. NaN codes come out as 480 · 2^-8 unless `checked`.
+  template <bool checked>
+  static void widen_e4m3(const std::byte* codes, V (&w)[4]) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i none = _mm256_setzero_si256();
+    __m256i low = half_bits(_mm256_unpacklo_epi8(none, bytes));   // codes 0-7 and 16-23
+    __m256i high = half_bits(_mm256_unpackhi_epi8(none, bytes));  // codes 8-15 and 24-31
+    if constexpr (checked) {
+      low = with_nan(low);
+      high = with_nan(high);
+    }
+    w[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(low));
+    w[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(high));
+    w[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(low, 1));
+    w[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(high, 1));
+  }
+  // A code in the upper byte of 16 bits -> sign, a zero exponent bit, the code's other bits.
+  static __m256i half_bits(__m256i upper) {
+    return _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+  }
+  static __m256i with_nan(__m256i half) {
     const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
-    half = _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)));  // NaN
-    first = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
-    second = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
+    return _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)));
   }
 
-  // 32 e2m1 codes; every value fits the upper byte of a binary16.
+  // Whether NaN codes were among groups of 32 e4m3 codes.
+  struct NanScan {
+    __m256i highest = _mm256_setzero_si256();
+    void add(const std::byte* codes) {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+      highest = _mm256_max_epu8(highest, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
+    }
+    bool found() const { return _mm256_movemask_epi8(_mm256_cmpeq_epi8(highest, _mm256_set1_epi8(0x7f))) != 0; }
+  };
+
+  // 32 e2m1 codes. The even columns of each 8 come out in lanes 0-3, the odd ones in lanes 4-7 (paired_columns):
+  // putting them in order would cost as much as widening them.
+  static constexpr bool paired_columns = true;
   static void widen_e2m1(const std::byte* codes, V (&w)[4]) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-    const __m128i nibble = _mm_set1_epi8(15);
-    const __m128i even = _mm_and_si128(bytes, nibble);
-    const __m128i odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), nibble);
-    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(e2m1_upper_bytes));
-    const __m128i low = _mm_shuffle_epi8(table, _mm_unpacklo_epi8(even, odd));
-    const __m128i high = _mm_shuffle_epi8(table, _mm_unpackhi_epi8(even, odd));
-    const __m128i none = _mm_setzero_si128();
-    w[0] = _mm256_cvtph_ps(_mm_unpacklo_epi8(none, low));
-    w[1] = _mm256_cvtph_ps(_mm_unpackhi_epi8(none, low));
-    w[2] = _mm256_cvtph_ps(_mm_unpacklo_epi8(none, high));
-    w[3] = _mm256_cvtph_ps(_mm_unpackhi_epi8(none, high));
+    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i shifts = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+    const __m256i indices = _mm256_and_si256(_mm256_srlv_epi32(twice, shifts), _mm256_set1_epi8(15));
+    const __m256i upper = _mm256_shuffle_epi8(table(e2m1_upper_bytes), indices);
+    const __m256i lower = _mm256_shuffle_epi8(table(e2m1_lower_bytes), indices);
+    const __m256i first = _mm256_unpacklo_epi8(lower, upper);
+    const __m256i second = _mm256_unpackhi_epi8(lower, upper);
+    const __m256i none = _mm256_setzero_si256();
+    w[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, first));
+    w[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, first));
+    w[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, second));
+    w[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, second));
+  }
+  static __m256i table(const std::uint8_t (&bytes)[16]) {
+    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
   }
 
   // 32 columns from column k (a multiple of 32) of one row, block scales included, times 1 / code_factor(format).
-  template <WeightFormat format>
+  // `checked`: NaN codes give NaN; otherwise the caller looks for them.
+  template <WeightFormat format, bool checked>
   static void widen_group(const std::byte* values, const std::byte* scales, std::int64_t k, V (&w)[4]) {
     if constexpr (format == WeightFormat::f32) {
       const auto* from = reinterpret_cast<const float*>(values) + k;
@@ -137,26 +167,24 @@ struct Simd {
       for (int i = 0; i < 4; ++i) {
         w[i] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i)));
       }
-    } else if constexpr (format == WeightFormat::fp8 || format == WeightFormat::mxfp8) {
-      widen_e4m3(values + k, w[0], w[1]);
-      widen_e4m3(values + k + 16, w[2], w[3]);
-      if constexpr (format == WeightFormat::mxfp8) {
-        const V scale = all(e8m0_value(scales[k / 32]));
-        for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
-      }
+    } else if constexpr (format == WeightFormat::fp8) {
+      widen_e4m3<checked>(values + k, w);
+    } else if constexpr (format == WeightFormat::mxfp8) {
+      widen_e4m3<checked>(values + k, w);
+      const V scale = all(e8m0_values[scales[k / 32]]);
+      for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
+    } else if constexpr (format == WeightFormat::mxfp4) {
+      widen_e2m1(values + k / 2, w);
+      const V scale = all(e8m0_values[scales[k / 32]]);
+      for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
     } else {
       widen_e2m1(values + k / 2, w);
-      if constexpr (format == WeightFormat::mxfp4) {
-        const V scale = all(e8m0_value(scales[k / 32]));
-        for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
-      } else {
-        const V first = all(e4m3_values[static_cast<std::uint8_t>(scales[k / 16])]);
-        const V second = all(e4m3_values[static_cast<std::uint8_t>(scales[k / 16 + 1])]);
-        w[0] = mul(w[0], first);
-        w[1] = mul(w[1], first);
-        w[2] = mul(w[2], second);
-        w[3] = mul(w[3], second);
-      }
+      const V first = all(e4m3_values[static_cast<std::uint8_t>(scales[k / 16])]);
+      const V second = all(e4m3_values[static_cast<std::uint8_t>(scales[k / 16 + 1])]);
+      w[0] = mul(w[0], first);
+      w[1] = mul(w[1], first);
+      w[2] = mul(w[2], second);
+      w[3] = mul(w[3], second);
     }
   }
 

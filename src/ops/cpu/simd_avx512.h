@@ -85,16 +85,29 @@ struct Simd {
   }
 
   // 16 e4m3 codes as value · 2^-8 (see simd_avx2.h).
+  template <bool checked>
   static V widen_e4m3(const std::byte* codes) {
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
     const __m256i sign_twice = _mm256_srai_epi16(_mm256_slli_epi16(wide, 8), 1);
     __m256i half = _mm256_and_si256(sign_twice, _mm256_set1_epi16(static_cast<short>(0xbfff)));
-    const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
-    half = _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)));  // NaN
+    if constexpr (checked) {
+      const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
+      half = _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)));
+    }
     return _mm512_cvtph_ps(half);
   }
 
+  struct NanScan {
+    __m256i highest = _mm256_setzero_si256();
+    void add(const std::byte* codes) {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+      highest = _mm256_max_epu8(highest, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
+    }
+    bool found() const { return _mm256_movemask_epi8(_mm256_cmpeq_epi8(highest, _mm256_set1_epi8(0x7f))) != 0; }
+  };
+
   // 16 e2m1 codes of 8 bytes: each byte becomes two indices, of which the table reads the low 4 bits.
+  static constexpr bool paired_columns = false;
   static V widen_e2m1(const std::byte* codes) {
     const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
     const __m512i indices = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
@@ -102,31 +115,25 @@ struct Simd {
   }
 
   // 32 columns from column k (a multiple of 32) of one row, block scales included, times 1 / code_factor(format).
-  template <WeightFormat format>
+  // `checked`: NaN codes give NaN; otherwise the caller looks for them.
+  template <WeightFormat format, bool checked>
   static void widen_group(const std::byte* values, const std::byte* scales, std::int64_t k, V (&w)[2]) {
-    if constexpr (format == WeightFormat::f32) {
-      const auto* from = reinterpret_cast<const float*>(values) + k;
-      for (int i = 0; i < 2; ++i) w[i] = load(from + 16 * i);
-    } else if constexpr (format == WeightFormat::bf16) {
-      const auto* from = reinterpret_cast<const std::uint16_t*>(values) + k;
-      for (int i = 0; i < 2; ++i) w[i] = load_bf16(from + 16 * i);
-    } else if constexpr (format == WeightFormat::f16) {
-      const auto* from = values + 2 * k;
-      for (int i = 0; i < 2; ++i) {
-        w[i] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * i)));
-      }
-    } else if constexpr (format == WeightFormat::fp8 || format == WeightFormat::mxfp8) {
-      for (int i = 0; i < 2; ++i) w[i] = widen_e4m3(values + k + 16 * i);
-      if constexpr (format == WeightFormat::mxfp8) {
-        const V scale = all(e8m0_value(scales[k / 32]));
-        for (int i = 0; i < 2; ++i) w[i] = mul(w[i], scale);
-      }
-    } else {
-      for (int i = 0; i < 2; ++i) w[i] = widen_e2m1(values + k / 2 + 8 * i);
-      for (int i = 0; i < 2; ++i) {
-        const V scale = all(format == WeightFormat::mxfp4 ? e8m0_value(scales[k / 32])
-                                                          : e4m3_values[static_cast<std::uint8_t>(scales[k / 16 + i])]);
-        w[i] = mul(w[i], scale);
+    for (int i = 0; i < 2; ++i) {
+      const std::int64_t column = k + 16 * i;
+      if constexpr (format == WeightFormat::f32) {
+        w[i] = load(reinterpret_cast<const float*>(values) + column);
+      } else if constexpr (format == WeightFormat::bf16) {
+        w[i] = load_bf16(reinterpret_cast<const std::uint16_t*>(values) + column);
+      } else if constexpr (format == WeightFormat::f16) {
+        w[i] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + 2 * column)));
+      } else if constexpr (format == WeightFormat::fp8) {
+        w[i] = widen_e4m3<checked>(values + column);
+      } else if constexpr (format == WeightFormat::mxfp8) {
+        w[i] = mul(widen_e4m3<checked>(values + column), all(e8m0_values[scales[k / 32]]));
+      } else if constexpr (format == WeightFormat::mxfp4) {
+        w[i] = mul(widen_e2m1(values + column / 2), all(e8m0_values[scales[k / 32]]));
+      } else {
+        w[i] = mul(widen_e2m1(values + column / 2), all(e4m3_values[static_cast<std::uint8_t>(scales[column / 16])]));
       }
     }
   }

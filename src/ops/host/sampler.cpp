@@ -111,6 +111,11 @@ std::span<Candidate> take_top(std::span<const float> logits, std::size_t k, Cand
 std::span<Candidate> take_nucleus(std::span<Candidate> candidates, float top_p) {
   double total = 0;
   for (const Candidate& candidate : candidates) total += candidate.value;
+  // Weights below this sum to less than the part that may be left out, so the run ends before them.
+  const double least = (1 - double{top_p}) * total / static_cast<double>(candidates.size());
+  const auto end = std::remove_if(candidates.begin(), candidates.end(),
+                                  [&](const Candidate& candidate) { return candidate.value < least; });
+  candidates = candidates.first(static_cast<std::size_t>(end - candidates.begin()));
   const auto behind = [](const Candidate& a, const Candidate& b) { return ahead(b, a); };
   std::make_heap(candidates.begin(), candidates.end(), behind);
   double sum = 0;

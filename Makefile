@@ -19,7 +19,7 @@ test: ## ./test; ARGS="-R tokenizer" for ctest
 bench: ## the micro-benchmarks; ARGS for Google Benchmark
 	@scripts/bench.sh $(ARGS)
 
-fuzz: ## every fuzz target for 60 s each; ARGS="NAME SECONDS" for one
+fuzz: ## every fuzz target for 60 s each (clang, in build/asan); ARGS="NAME SECONDS" for one
 	@scripts/fuzz.sh $(ARGS)
 
 lint: ## clang-format and clang-tidy; ARGS=REVISION checks what changed since

@@ -44,8 +44,7 @@ if(M3_SANITIZE)
   endif()
 endif()
 if(M3_BUILD_FUZZERS)
-  target_compile_options(m3_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
-  target_link_options(m3_options INTERFACE -fsanitize=address,undefined)
+  target_compile_options(m3_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # m3_library(NAME DEPENDS a b ...): every .cpp below src/NAME, except main.cpp, as the static library m3_NAME.

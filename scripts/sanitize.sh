@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 preset=$1
 shift
-scripts/install_packages.sh build test
+scripts/install_packages.sh build test sanitize
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1}"

@@ -124,8 +124,8 @@ TEST(Messages, BadInputNamesTheField) {
 TEST(Messages, DeepNestingIsAnErrorNotACrash) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THROW(parse_json(deep, "x"), Error);
-  std::string arguments(390, '[');
-  arguments += std::string(390, ']');
+  std::string arguments(396, '[');
+  arguments += std::string(396, ']');
   EXPECT_THAT(error_of(R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": )" +
                        arguments + R"(}"}}]}]})"),
               testing::HasSubstr("nested"));

@@ -15,32 +15,32 @@
 namespace m3 {
 
 struct EngineOptions {
-  std::string checkpoint;              // a directory in the published layout
-  std::string device = "auto";         // "auto", "cpu", or "scalar" (the slow, exact judge)
-  int threads = 0;                     // 0: one for each physical core
-  std::int64_t max_model_len = 0;      // longest context in tokens; 0: what positions and memory allow
-  std::int64_t cache_bytes = 0;        // memory for K, V and index-K; 0: what max_model_len needs
+  std::string checkpoint;                  // a directory in the published layout
+  std::string device = "auto";             // "auto", "cpu", or "scalar" (the slow, exact judge)
+  int threads = 0;                         // 0: one for each physical core
+  std::int64_t max_model_len = 0;          // longest context in tokens; 0: what positions and memory allow
+  std::int64_t cache_bytes = 0;            // memory for K, V and index-K; 0: what max_model_len needs
   std::string kv_cache_dtype = "bf16";     // "bf16" or "fp8" (e4m3)
   std::string index_cache_dtype = "bf16";  // "bf16" or "fp8"
   std::string quantization;                // "" or "ptpc_fp8"
   std::vector<std::string> quantization_exclude;
   std::int64_t max_num_batched_tokens = 512;  // tokens of one step
-  bool deterministic = false;          // cpu and scalar always are
+  bool deterministic = false;                 // cpu and scalar always are
 };
 
 // Called while loading: what is being done, and how far (done of total, in bytes or items).
 using LoadProgress = std::function<void(std::string_view what, std::int64_t done, std::int64_t total)>;
 
 struct ModelInfo {
-  std::string name;                  // the checkpoint's folder name
+  std::string name;  // the checkpoint's folder name
   std::int64_t max_model_len = 0;
   std::int64_t vocab_size = 0;
-  std::int64_t weight_bytes = 0;     // of the text model, as stored
+  std::int64_t weight_bytes = 0;         // of the text model, as stored
   std::int64_t active_weight_bytes = 0;  // read for one decoded token at batch 1
   std::int64_t cache_token_bytes = 0;    // of one token in the cache
   std::int64_t cache_pages = 0;          // of 128 tokens
-  std::string backend;               // "cpu (AVX2, 2 threads)"
-  std::vector<TokenId> end_ids;      // tokens that end a reply
+  std::string backend;                   // "cpu (AVX2, 2 threads)"
+  std::vector<TokenId> end_ids;          // tokens that end a reply
 };
 
 struct Statistics {

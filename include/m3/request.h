@@ -16,10 +16,10 @@ using RequestId = std::uint64_t;
 // A parameter that is accepted acts. Values left empty come from the checkpoint's generation_config.json, else from
 // the neutral value named here. Ranges are checked at submit().
 struct SamplingParameters {
-  std::optional<float> temperature;  // 0 … 2; neutral 1; 0 takes the most probable token
-  std::optional<int> top_k;          // 0 or -1 = all
-  std::optional<float> top_p;        // (0, 1]
-  std::optional<float> min_p;        // [0, 1]
+  std::optional<float> temperature;         // 0 … 2; neutral 1; 0 takes the most probable token
+  std::optional<int> top_k;                 // 0 or -1 = all
+  std::optional<float> top_p;               // (0, 1]
+  std::optional<float> min_p;               // [0, 1]
   std::optional<float> repetition_penalty;  // (0, 10]; neutral 1; over prompt and output
   float presence_penalty = 0;               // -2 … 2; over output
   float frequency_penalty = 0;              // -2 … 2; over output
@@ -35,16 +35,16 @@ struct Request {
   bool parse_special = false;
 
   SamplingParameters sampling;
-  int samples = 1;                       // n independent continuations
+  int samples = 1;                         // n independent continuations
   std::optional<std::int64_t> max_tokens;  // per sample; empty: what the context leaves
-  std::int64_t min_tokens = 0;           // end tokens and stops are masked or ignored before
-  std::vector<std::string> stop;         // the text ends before the first of these
-  std::vector<TokenId> stop_ids;         // besides the checkpoint's end tokens
+  std::int64_t min_tokens = 0;             // end tokens and stops are masked or ignored before
+  std::vector<std::string> stop;           // the text ends before the first of these
+  std::vector<TokenId> stop_ids;           // besides the checkpoint's end tokens
   bool ignore_eos = false;
   bool include_stop_in_output = false;
-  int logprobs = -1;                     // -1 none; else the chosen token's and the n most probable ones'
-  int priority = 0;                      // lower runs first
-  std::string cache_salt;                // requests share cached prefixes only under the same salt
+  int logprobs = -1;       // -1 none; else the chosen token's and the n most probable ones'
+  int priority = 0;        // lower runs first
+  std::string cache_salt;  // requests share cached prefixes only under the same salt
 };
 
 struct TokenLogprob {
@@ -72,14 +72,14 @@ struct Usage {
 struct Event {
   RequestId request = 0;
   int sample = 0;
-  std::vector<TokenId> ids;  // new tokens; empty in an event that only finishes
-  std::string text;          // what became certain with them (stop strings held back)
-  std::vector<TokenLogprob> logprobs;                // of `ids`, where asked
+  std::vector<TokenId> ids;                             // new tokens; empty in an event that only finishes
+  std::string text;                                     // what became certain with them (stop strings held back)
+  std::vector<TokenLogprob> logprobs;                   // of `ids`, where asked
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // by id, descending, where asked
   FinishReason finish = FinishReason::none;
-  std::string stop_reason;   // the stop string or the name of the end token that ended it
-  std::string error;         // one line, with FinishReason::error
-  Usage usage;               // so far, of this sample
+  std::string stop_reason;  // the stop string or the name of the end token that ended it
+  std::string error;        // one line, with FinishReason::error
+  Usage usage;              // so far, of this sample
 };
 
 // Called on the engine's thread, in order for each request; must not block.

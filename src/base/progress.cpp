@@ -19,8 +19,12 @@ constexpr auto silent_start = std::chrono::seconds(1);
 }  // namespace
 
 Progress::Progress(std::string what, std::int64_t total, std::string unit)
-    : what_(std::move(what)), total_(std::max<std::int64_t>(total, 1)), unit_(std::move(unit)),
-      terminal_(::isatty(STDERR_FILENO) != 0), start_(Clock::now()), last_(start_) {}
+    : what_(std::move(what)),
+      total_(std::max<std::int64_t>(total, 1)),
+      unit_(std::move(unit)),
+      terminal_(::isatty(STDERR_FILENO) != 0),
+      start_(Clock::now()),
+      last_(start_) {}
 
 Progress::~Progress() {
   if (shown_) show(done_, true);
@@ -29,7 +33,9 @@ Progress::~Progress() {
 void Progress::update(std::int64_t done) {
   done_ = done;
   const auto now = Clock::now();
-  if (now - start_ < silent_start || now - last_ < (terminal_ ? Clock::duration(terminal_interval) : Clock::duration(line_interval))) return;
+  if (now - start_ < silent_start ||
+      now - last_ < (terminal_ ? Clock::duration(terminal_interval) : Clock::duration(line_interval)))
+    return;
   last_ = now;
   show(done, false);
 }
@@ -39,7 +45,8 @@ void Progress::show(std::int64_t done, bool last) {
   const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   const double left = share > 0 ? seconds / share - seconds : 0;
-  const std::string amount = unit_ == "bytes" ? fmt::format("{:.1f}/{:.1f} GiB", static_cast<double>(done) / 0x1p30, static_cast<double>(total_) / 0x1p30)
+  const std::string amount = unit_ == "bytes" ? fmt::format("{:.1f}/{:.1f} GiB", static_cast<double>(done) / 0x1p30,
+                                                            static_cast<double>(total_) / 0x1p30)
                                               : fmt::format("{}/{} {}", done, total_, unit_);
   if (!terminal_) {
     fmt::print(stderr, "{}: {:.0f} % ({}), {:.0f} s\n", what_, share * 100, amount, seconds);

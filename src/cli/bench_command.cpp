@@ -25,20 +25,25 @@ struct BenchOptions {
 Checkpoint open_model(const BenchOptions& options) {
   const EngineOptions& engine = options.model.engine;
   if (options.random_config.empty()) {
-    if (options.layers > 0 || options.experts > 0) fail_usage("--layers and --experts cut a --random-config; a checkpoint is run as it is");
+    if (options.layers > 0 || options.experts > 0)
+      fail_usage("--layers and --experts cut a --random-config; a checkpoint is run as it is");
     return Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
   }
   if (!options.model.checkpoint.empty()) fail_usage("a checkpoint and --random-config: give one of them");
   ModelConfig config = read_config(options.random_config);
   if (options.layers > 0) {
-    if (options.layers > config.num_hidden_layers) fail_usage("--layers {}: the configuration has {}", options.layers, config.num_hidden_layers);
+    if (options.layers > config.num_hidden_layers)
+      fail_usage("--layers {}: the configuration has {}", options.layers, config.num_hidden_layers);
     // The first layers, and at least one of the sparse ones that follow the dense ones.
-    const auto first_sparse = static_cast<int>(std::ranges::find_if(config.layers, &LayerKind::sparse_attention) - config.layers.begin());
+    const auto first_sparse =
+        static_cast<int>(std::ranges::find_if(config.layers, &LayerKind::sparse_attention) - config.layers.begin());
     std::vector<LayerKind> kept;
-    const int dense = std::max(0, std::min(first_sparse, options.layers - (first_sparse < config.num_hidden_layers ? 1 : 0)));
+    const int dense =
+        std::max(0, std::min(first_sparse, options.layers - (first_sparse < config.num_hidden_layers ? 1 : 0)));
     const int leading = std::min(dense, 1);
     kept.insert(kept.end(), config.layers.begin(), config.layers.begin() + leading);
-    for (int i = first_sparse; static_cast<int>(kept.size()) < options.layers && i < config.num_hidden_layers; ++i) kept.push_back(config.layers[static_cast<std::size_t>(i)]);
+    for (int i = first_sparse; static_cast<int>(kept.size()) < options.layers && i < config.num_hidden_layers; ++i)
+      kept.push_back(config.layers[static_cast<std::size_t>(i)]);
     while (static_cast<int>(kept.size()) < options.layers) kept.push_back(config.layers.front());
     config.layers = kept;
     config.num_hidden_layers = options.layers;
@@ -90,25 +95,40 @@ void run(const BenchOptions& options) {
   const auto note = [&](const std::string& line) {
     if (!options.json) write_output(line);
   };
-  note(fmt::format("{}; {} layers {} (S sparse, D dense), {:.2f} GB of weights{}\nlimits measured now: read {:.1f} GB/s, fp32 {:.0f} GFLOP/s\n\n",
-                   model.backend().description(), model.config().num_hidden_layers, layer_map(model.config()),
-                   static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
-                   in_cache ? ", which fit the last cache: shares of the read limit mean little" : "", read_limit / 1e9, compute_limit / 1e9));
-  note(fmt::format("{:<8} {:>6} {:>8} {:>11} {:>11} {:>9} {:>7} {:>9} {:>8}\n", "phase", "batch", "context", "tokens/s", "ms a pass", "GB read", "of read", "GFLOP", "of peak"));
-  const auto show = [&](const char* phase, std::int64_t size, std::int64_t cached, std::int64_t tokens, const engine::Timing& timing) {
+  note(
+      fmt::format("{}; {} layers {} (S sparse, D dense), {:.2f} GB of weights{}\nlimits measured now: read {:.1f} "
+                  "GB/s, fp32 {:.0f} GFLOP/s\n\n",
+                  model.backend().description(), model.config().num_hidden_layers, layer_map(model.config()),
+                  static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
+                  in_cache ? ", which fit the last cache: shares of the read limit mean little" : "", read_limit / 1e9,
+                  compute_limit / 1e9));
+  note(fmt::format("{:<8} {:>6} {:>8} {:>11} {:>11} {:>9} {:>7} {:>9} {:>8}\n", "phase", "batch", "context", "tokens/s",
+                   "ms a pass", "GB read", "of read", "GFLOP", "of peak"));
+  const auto show = [&](const char* phase, std::int64_t size, std::int64_t cached, std::int64_t tokens,
+                        const engine::Timing& timing) {
     const double read = timing.work.weight_bytes + timing.work.cache_bytes;
     const double tokens_per_second = static_cast<double>(tokens) / timing.seconds;
     const double read_share = read / timing.seconds / read_limit;
     const double compute_share = timing.work.operations / timing.seconds / compute_limit;
-    note(fmt::format("{:<8} {:>6} {:>8} {:>11.1f} {:>11.2f} {:>9.3f} {:>6.0f}% {:>9.1f} {:>7.0f}%\n", phase, size, cached, tokens_per_second,
-                     timing.seconds * 1e3, read / 1e9, read_share * 100, timing.work.operations / 1e9, compute_share * 100));
-    out["rows"].push_back({{"phase", phase}, {"batch", size}, {"context", cached}, {"tokens_per_second", tokens_per_second},
-                           {"seconds", timing.seconds}, {"weight_bytes", timing.work.weight_bytes}, {"cache_bytes", timing.work.cache_bytes},
-                           {"operations", timing.work.operations}, {"read_share", read_share}, {"compute_share", compute_share}});
+    note(fmt::format("{:<8} {:>6} {:>8} {:>11.1f} {:>11.2f} {:>9.3f} {:>6.0f}% {:>9.1f} {:>7.0f}%\n", phase, size,
+                     cached, tokens_per_second, timing.seconds * 1e3, read / 1e9, read_share * 100,
+                     timing.work.operations / 1e9, compute_share * 100));
+    out["rows"].push_back({{"phase", phase},
+                           {"batch", size},
+                           {"context", cached},
+                           {"tokens_per_second", tokens_per_second},
+                           {"seconds", timing.seconds},
+                           {"weight_bytes", timing.work.weight_bytes},
+                           {"cache_bytes", timing.work.cache_bytes},
+                           {"operations", timing.work.operations},
+                           {"read_share", read_share},
+                           {"compute_share", compute_share}});
   };
   for (const std::int64_t cached : options.contexts) {
-    if (options.prompt > 0) show("prefill", 1, cached, options.prompt, engine::time_prefill(model, options.prompt, cached, options.repeats));
-    for (const std::int64_t size : options.batches) show("decode", size, cached, size, engine::time_decode(model, size, cached, options.repeats));
+    if (options.prompt > 0)
+      show("prefill", 1, cached, options.prompt, engine::time_prefill(model, options.prompt, cached, options.repeats));
+    for (const std::int64_t size : options.batches)
+      show("decode", size, cached, size, engine::time_decode(model, size, cached, options.repeats));
   }
   if (options.json) write_output(out.dump(2) + "\n");
 }
@@ -119,15 +139,25 @@ void add_bench_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("bench", "Measure prefill and decode beside the machine's limits");
   const auto options = std::make_shared<BenchOptions>();
   add_model_options(command, options->model);
-  command.add_option("--random-config", options->random_config, "A config.json: random weights of that size, in memory");
-  command.add_option("--format", options->format, "Of random weights: bf16, fp8, mxfp8, mxfp4 or nvfp4 (4-bit: the routed experts)")->capture_default_str();
+  command.add_option("--random-config", options->random_config,
+                     "A config.json: random weights of that size, in memory");
+  command
+      .add_option("--format", options->format,
+                  "Of random weights: bf16, fp8, mxfp8, mxfp4 or nvfp4 (4-bit: the routed experts)")
+      ->capture_default_str();
   command.add_option("--layers", options->layers, "Cut the random model to this many layers");
   command.add_option("--experts", options->experts, "Cut the random model to this many routed experts");
   command.add_option("--isa", options->isa, "Force the cpu backend's instruction set: avx2 or avx512");
-  command.add_option("--batch", options->batches, "Sequences that decode together; a list 1,8,32 is run one by one")->delimiter(',');
-  command.add_option("--context", options->contexts, "Tokens already in the cache; a list is run one by one")->delimiter(',');
-  command.add_option("--prompt", options->prompt, "Tokens of the prefill; 0 = none")->check(CLI::Range(0, 1 << 20))->capture_default_str();
-  command.add_option("--repeats", options->repeats, "Timed passes; the median counts")->check(CLI::Range(1, 1000))->capture_default_str();
+  command.add_option("--batch", options->batches, "Sequences that decode together; a list 1,8,32 is run one by one")
+      ->delimiter(',');
+  command.add_option("--context", options->contexts, "Tokens already in the cache; a list is run one by one")
+      ->delimiter(',');
+  command.add_option("--prompt", options->prompt, "Tokens of the prefill; 0 = none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--repeats", options->repeats, "Timed passes; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");
   command.callback([options] { run(*options); });
 }

@@ -132,7 +132,8 @@ Json to_json(const chat::ParseEvent& event) {
 }
 
 void parse(const ParseOptions& options) {
-  if (options.request == "-" && options.text == "-") fail_usage("--request - and --text -: only one can be standard input");
+  if (options.request == "-" && options.text == "-")
+    fail_usage("--request - and --text -: only one can be standard input");
   const chat::ChatRequest request = read_request(options.request, {});
   const std::string text = read_reply(options.text);
   chat::OutputParser parser(request.parsed_tools, request.mode(), request.continue_final_message);
@@ -163,7 +164,8 @@ void add_chat_commands(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat-render", "Print the prompt of a /v1/chat/completions request");
   command->add_option("checkpoint", rendering->checkpoint,
                       "Checkpoint directory whose template is used (default: the one that ships)");
-  command->add_option("--request", rendering->request, "The request body, a JSON file; - is standard input")->required();
+  command->add_option("--request", rendering->request, "The request body, a JSON file; - is standard input")
+      ->required();
   command->add_option("--template", rendering->template_file, "A chat template file instead of a checkpoint's");
   command->add_flag("--ids", rendering->ids, "Print token ids, by the checkpoint's tokenizer");
   command->add_flag("--spans", rendering->spans, "Print JSON lines that tell template text and message text apart");
@@ -172,7 +174,8 @@ void add_chat_commands(CLI::App& app) {
   command->callback([rendering] { render(*rendering); });
 
   const auto parsing = std::make_shared<ParseOptions>();
-  command = app.add_subcommand("chat-parse", "Print what a model's text means for a request: content, reasoning, calls");
+  command =
+      app.add_subcommand("chat-parse", "Print what a model's text means for a request: content, reasoning, calls");
   command->add_option("--request", parsing->request, "The request body, a JSON file; - is standard input")->required();
   command->add_option("--text", parsing->text, "The model's text; - is standard input")->required();
   command->add_option("--stream", parsing->stream,

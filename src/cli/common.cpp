@@ -37,33 +37,45 @@ std::string shipped_checkpoint() {
     const std::filesystem::path candidate = (program.parent_path() / "x" / relative / shipped_name).lexically_normal();
     if (std::filesystem::exists(candidate / "config.json", ignored)) return candidate.string();
   }
-  fail("the checkpoint that ships ({}) is not beside this program; name a checkpoint directory, or set M3_MODEL", shipped_name);
+  fail("the checkpoint that ships ({}) is not beside this program; name a checkpoint directory, or set M3_MODEL",
+       shipped_name);
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
   EngineOptions& engine = options.engine;
-  command.add_option("checkpoint", options.checkpoint, "Checkpoint directory in the published layout (default: the one that ships)");
+  command.add_option("checkpoint", options.checkpoint,
+                     "Checkpoint directory in the published layout (default: the one that ships)");
   command.add_option("--device", engine.device, "auto, cpu, or scalar (the slow, exact judge)")->capture_default_str();
   command.add_option("--threads", engine.threads, "Threads; 0 = one for each physical core")->capture_default_str();
-  command.add_option("--max-model-len", engine.max_model_len, "Longest context in tokens; 0 = what positions and memory allow")->capture_default_str();
+  command
+      .add_option("--max-model-len", engine.max_model_len,
+                  "Longest context in tokens; 0 = what positions and memory allow")
+      ->capture_default_str();
   command.add_option("--max-num-batched-tokens", engine.max_num_batched_tokens, "Tokens of one forward pass")
-      ->check(CLI::Range(1, 65536))->capture_default_str();
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
   command.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "K and V in bf16 or fp8 (e4m3)")->capture_default_str();
-  command.add_option("--index-cache-dtype", engine.index_cache_dtype, "Index-K in bf16 or fp8 (e4m3)")->capture_default_str();
-  command.add_option("--quantization", engine.quantization, "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)");
-  command.add_option("--quantization-exclude", engine.quantization_exclude, "Tensor names, * allowed, that --quantization leaves alone");
+  command.add_option("--index-cache-dtype", engine.index_cache_dtype, "Index-K in bf16 or fp8 (e4m3)")
+      ->capture_default_str();
+  command.add_option("--quantization", engine.quantization,
+                     "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)");
+  command.add_option("--quantization-exclude", engine.quantization_exclude,
+                     "Tensor names, * allowed, that --quantization leaves alone");
 }
 
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   Request& request = options.request;
   SamplingParameters& sampling = request.sampling;
-  command.add_option("--max-tokens", request.max_tokens, "Tokens to generate at most (default: what the context leaves)");
+  command.add_option("--max-tokens", request.max_tokens,
+                     "Tokens to generate at most (default: what the context leaves)");
   command.add_option("--min-tokens", request.min_tokens, "No end before this many tokens");
-  command.add_option("--temperature", sampling.temperature, "0 … 2; 0 takes the most probable token (default: the checkpoint's)");
+  command.add_option("--temperature", sampling.temperature,
+                     "0 … 2; 0 takes the most probable token (default: the checkpoint's)");
   command.add_option("--top-k", sampling.top_k, "Draw from the k most probable; 0 = all");
   command.add_option("--top-p", sampling.top_p, "Draw from the smallest set with this probability");
   command.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the most probable one");
-  command.add_option("--repetition-penalty", sampling.repetition_penalty, "Divide positive and multiply negative logits of seen tokens");
+  command.add_option("--repetition-penalty", sampling.repetition_penalty,
+                     "Divide positive and multiply negative logits of seen tokens");
   command.add_option("--presence-penalty", sampling.presence_penalty, "Subtract from logits of generated tokens");
   command.add_option("--frequency-penalty", sampling.frequency_penalty, "Subtract for each time a token was generated");
   command.add_option("--logit-bias", options.logit_bias, "ID=VALUE added to a logit; may be repeated");
@@ -71,7 +83,8 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command.add_option("--stop", request.stop, "End before this text; may be repeated")->take_all();
   command.add_option("--stop-id", request.stop_ids, "End at this token id; may be repeated")->take_all();
   command.add_flag("--ignore-eos", request.ignore_eos, "Go on past the checkpoint's end tokens");
-  command.add_option("--logprobs", request.logprobs, "Log-probabilities of each token and of the n most probable (with --json)");
+  command.add_option("--logprobs", request.logprobs,
+                     "Log-probabilities of each token and of the n most probable (with --json)");
   command.add_option("--n", request.samples, "Independent samples");
 }
 
@@ -104,7 +117,7 @@ std::string read_standard_input(std::size_t limit) {
 
 bool interrupted() {
   static const bool installed = [] {
-    struct sigaction action{};
+    struct sigaction action {};
     action.sa_handler = on_interrupt;
     ::sigemptyset(&action.sa_mask);
     ::sigaction(SIGINT, &action, nullptr);

@@ -28,7 +28,8 @@ struct EvalOptions {
 
 void run(const EvalOptions& options) {
   const std::string path = options.model.path();
-  const std::string text = options.text == "-" ? read_standard_input(text_limit) : read_text_file(options.text, text_limit);
+  const std::string text =
+      options.text == "-" ? read_standard_input(text_limit) : read_text_file(options.text, text_limit);
   if (text.empty()) fail("{} is empty; there is nothing to evaluate", options.text);
   const EngineOptions& engine = options.model.engine;
   Checkpoint checkpoint = Checkpoint::open(path, {engine.quantization, engine.quantization_exclude});
@@ -43,27 +44,32 @@ void run(const EvalOptions& options) {
   load.max_logits_rows = load.max_batched_tokens;
   load.kv_cache_dtype = engine.kv_cache_dtype;
   load.index_cache_dtype = engine.index_cache_dtype;
-  if (load.max_model_len < options.window) fail_usage("--window {} is longer than --max-model-len {}", options.window, load.max_model_len);
+  if (load.max_model_len < options.window)
+    fail_usage("--window {} is longer than --max-model-len {}", options.window, load.max_model_len);
   engine::LoadedModel model(std::move(checkpoint), load);
 
   Progress progress("evaluating", static_cast<std::int64_t>(ids.size()) - 1, "tokens");
-  const engine::Evaluation result = engine::evaluate(model, ids, options.window, options.stride, [&](std::int64_t done) {
-    progress.update(done);
-    if (interrupted()) fail("interrupted after {} of {} tokens", done, ids.size() - 1);
-  });
+  const engine::Evaluation result =
+      engine::evaluate(model, ids, options.window, options.stride, [&](std::int64_t done) {
+        progress.update(done);
+        if (interrupted()) fail("interrupted after {} of {} tokens", done, ids.size() - 1);
+      });
   // The first token is given, so its bytes do not count.
   const auto bytes = static_cast<double>(text.size() - tokenizer.token_bytes(ids.front()).size());
   const double bits_per_byte = result.nll / std::numbers::ln2 / bytes;
   const double perplexity = std::exp(result.nll / static_cast<double>(result.tokens));
   if (options.json) {
-    const nlohmann::ordered_json out = {{"bytes", text.size()}, {"tokens", ids.size()}, {"predicted", result.tokens},
-                                        {"window", options.window}, {"stride", options.stride}, {"nll", result.nll},
+    const nlohmann::ordered_json out = {{"bytes", text.size()},           {"tokens", ids.size()},
+                                        {"predicted", result.tokens},     {"window", options.window},
+                                        {"stride", options.stride},       {"nll", result.nll},
                                         {"bits_per_byte", bits_per_byte}, {"perplexity", perplexity}};
     write_output(out.dump(2) + "\n");
   } else {
-    write_output(fmt::format("{} bytes, {} tokens ({:.2f} bytes a token), windows of {} with stride {}\nbits per byte  {:.4f}\nperplexity     {:.3f} a token\n",
-                             text.size(), ids.size(), static_cast<double>(text.size()) / static_cast<double>(ids.size()), options.window,
-                             options.stride, bits_per_byte, perplexity));
+    write_output(
+        fmt::format("{} bytes, {} tokens ({:.2f} bytes a token), windows of {} with stride {}\nbits per byte  "
+                    "{:.4f}\nperplexity     {:.3f} a token\n",
+                    text.size(), ids.size(), static_cast<double>(text.size()) / static_cast<double>(ids.size()),
+                    options.window, options.stride, bits_per_byte, perplexity));
   }
 }
 
@@ -74,8 +80,12 @@ void add_eval_command(CLI::App& app) {
   const auto options = std::make_shared<EvalOptions>();
   add_model_options(command, options->model);
   command.add_option("--text", options->text, "The text file; - for standard input")->required();
-  command.add_option("--window", options->window, "Tokens of context at most")->check(CLI::Range(2, 1 << 20))->capture_default_str();
-  command.add_option("--stride", options->stride, "Tokens from one window to the next")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  command.add_option("--window", options->window, "Tokens of context at most")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--stride", options->stride, "Tokens from one window to the next")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");
   command.callback([options] { run(*options); });
 }

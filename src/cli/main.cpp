@@ -49,7 +49,8 @@ std::string explain_unknown(const CLI::App& app, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   const std::string guess = nearest(name, known);
   const std::string where = subcommands.empty() ? "m3" : "m3 " + command.get_name();
-  if (guess.empty()) return fmt::format("{}: unexpected argument {}; {} --help lists what is known", where, word, where);
+  if (guess.empty())
+    return fmt::format("{}: unexpected argument {}; {} --help lists what is known", where, word, where);
   return fmt::format("{}: unknown {} {}; the nearest known is {} ({} --help lists all)", where,
                      word.starts_with("-") ? "option" : "command", name, guess, where);
 }

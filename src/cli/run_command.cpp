@@ -20,7 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t prompt_limit = std::size_t{64} << 20;
-constexpr const char* sample_prompt = "Once upon a time there was a little girl who lived at the edge of a great forest. One morning";
+constexpr const char* sample_prompt =
+    "Once upon a time there was a little girl who lived at the edge of a great forest. One morning";
 constexpr std::int64_t sample_tokens = 120;
 
 struct RunOptions {
@@ -43,9 +44,11 @@ struct Reply {
 
 std::string pick_prompt(const CLI::App& command, const RunOptions& options, bool& built_in) {
   built_in = false;
-  if (command.count("--prompt") > 0 && command.count("--prompt-file") > 0) fail_usage("--prompt and --prompt-file: give one of them");
+  if (command.count("--prompt") > 0 && command.count("--prompt-file") > 0)
+    fail_usage("--prompt and --prompt-file: give one of them");
   if (command.count("--prompt") > 0) return options.prompt;
-  if (command.count("--prompt-file") > 0 && options.prompt_file != "-") return read_text_file(options.prompt_file, prompt_limit);
+  if (command.count("--prompt-file") > 0 && options.prompt_file != "-")
+    return read_text_file(options.prompt_file, prompt_limit);
   const bool nothing_piped = ::isatty(STDIN_FILENO) != 0;
   if (options.prompt_file == "-" || !nothing_piped) {
     std::string text = read_standard_input(prompt_limit);
@@ -69,7 +72,8 @@ void add_logprobs(const Engine& engine, const Event& event, Reply& reply) {
   }
 }
 
-Json reply_json(const std::map<int, Reply>& replies, const Request& request, const ModelInfo& info, const Json& timings) {
+Json reply_json(const std::map<int, Reply>& replies, const Request& request, const ModelInfo& info,
+                const Json& timings) {
   Json samples = Json::array();
   for (const auto& [index, reply] : replies) {
     Json sample = {{"text", reply.text}, {"ids", reply.ids}, {"finish_reason", finish_reason_name(reply.last.finish)}};
@@ -88,19 +92,23 @@ Json reply_json(const std::map<int, Reply>& replies, const Request& request, con
 
 double rate(std::int64_t count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
-void print_stats(const ModelInfo& info, const Statistics& statistics, std::int64_t samples, double load_seconds, int threads) {
+void print_stats(const ModelInfo& info, const Statistics& statistics, std::int64_t samples, double load_seconds,
+                 int threads) {
   // The first token of each sample comes from the prompt's last logits; the others each took one decode step.
   const std::int64_t steps = std::max<std::int64_t>(0, statistics.generated_tokens - samples);
   const double decode_rate = rate(steps, statistics.decode_seconds);
   const double read = decode_rate * static_cast<double>(info.active_weight_bytes);
   fmt::print(stderr, "model     {}: {:.1f} MB of weights, {:.1f} MB read for a decoded token, on {}\n", info.name,
-             static_cast<double>(info.weight_bytes) / 1e6, static_cast<double>(info.active_weight_bytes) / 1e6, info.backend);
+             static_cast<double>(info.weight_bytes) / 1e6, static_cast<double>(info.active_weight_bytes) / 1e6,
+             info.backend);
   fmt::print(stderr, "start     {:.2f} s\n", load_seconds);
-  fmt::print(stderr, "prefill   {} tokens, {:.1f} tokens/s\n", statistics.prompt_tokens, rate(statistics.prompt_tokens, statistics.prefill_seconds));
+  fmt::print(stderr, "prefill   {} tokens, {:.1f} tokens/s\n", statistics.prompt_tokens,
+             rate(statistics.prompt_tokens, statistics.prefill_seconds));
   ThreadPool pool(threads);
   const double limit = ops::measure_read_bandwidth(pool);
   const bool in_cache = info.active_weight_bytes < ops::last_cache_bytes();
-  fmt::print(stderr, "decode    {} tokens, {:.1f} tokens/s, {:.2f} GB/s of weights read, {}\n", statistics.generated_tokens, decode_rate, read / 1e9,
+  fmt::print(stderr, "decode    {} tokens, {:.1f} tokens/s, {:.2f} GB/s of weights read, {}\n",
+             statistics.generated_tokens, decode_rate, read / 1e9,
              in_cache ? fmt::format("in cache (memory reads at {:.1f} GB/s)", limit / 1e9)
                       : fmt::format("{:.0f} % of the {:.1f} GB/s that memory gives", 100 * read / limit, limit / 1e9));
 }
@@ -111,10 +119,12 @@ void run(const CLI::App& command, const RunOptions& options) {
   Request request = options.sampling.finish();
   request.prompt = pick_prompt(command, options, built_in);
   request.parse_special = options.parse_special;
-  if (request.prompt.empty()) fail_usage("the prompt is empty: give --prompt TEXT, --prompt-file FILE, or text on standard input");
+  if (request.prompt.empty())
+    fail_usage("the prompt is empty: give --prompt TEXT, --prompt-file FILE, or text on standard input");
   if (built_in && !request.max_tokens) request.max_tokens = sample_tokens;
   if (request.logprobs >= 0 && !options.json) fail_usage("--logprobs shows in --json output only; add --json");
-  if (request.samples > 1 && !options.json) fail_usage("--n {} shows in --json output only; add --json", request.samples);
+  if (request.samples > 1 && !options.json)
+    fail_usage("--n {} shows in --json output only; add --json", request.samples);
 
   EngineOptions engine_options = options.model.engine;
   engine_options.checkpoint = options.model.path();
@@ -130,22 +140,30 @@ void run(const CLI::App& command, const RunOptions& options) {
   std::string error;
   double first_token_seconds = 0;
   const auto submitted = std::chrono::steady_clock::now();
-  generate(*engine, request, [&](const Event& event) {
-    if (replies.empty()) first_token_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - submitted).count();
-    Reply& reply = replies[event.sample];
-    reply.text += event.text;
-    reply.ids.insert(reply.ids.end(), event.ids.begin(), event.ids.end());
-    add_logprobs(*engine, event, reply);
-    reply.last = event;
-    if (event.finish == FinishReason::error && error.empty()) error = event.error;
-    if (!options.json) write_output(event.text);
-  }, interrupted);
+  generate(
+      *engine, request,
+      [&](const Event& event) {
+        if (replies.empty())
+          first_token_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - submitted).count();
+        Reply& reply = replies[event.sample];
+        reply.text += event.text;
+        reply.ids.insert(reply.ids.end(), event.ids.begin(), event.ids.end());
+        add_logprobs(*engine, event, reply);
+        reply.last = event;
+        if (event.finish == FinishReason::error && error.empty()) error = event.error;
+        if (!options.json) write_output(event.text);
+      },
+      interrupted);
 
   const Statistics statistics = engine->statistics();
   if (options.json && error.empty()) {
-    const Json timings = {{"load_seconds", load_seconds}, {"first_token_seconds", first_token_seconds},
-                          {"prefill_seconds", statistics.prefill_seconds}, {"decode_seconds", statistics.decode_seconds}};
-    write_output(reply_json(replies, request, engine->info(), timings).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    const Json timings = {{"load_seconds", load_seconds},
+                          {"first_token_seconds", first_token_seconds},
+                          {"prefill_seconds", statistics.prefill_seconds},
+                          {"decode_seconds", statistics.decode_seconds}};
+    write_output(
+        reply_json(replies, request, engine->info(), timings).dump(2, ' ', false, Json::error_handler_t::replace) +
+        "\n");
   } else if (!options.json) {
     const auto& text = replies[0].text;
     if (!text.empty() && text.back() != '\n') write_output("\n");
@@ -166,7 +184,8 @@ void add_run_command(CLI::App& app) {
   command.add_flag("--parse-special", options->parse_special, "Recognise special tokens written in the prompt");
   add_sampling_options(command, options->sampling);
   command.add_flag("--json", options->json, "Print one JSON object: text, ids, log-probabilities, timings");
-  command.add_flag("--stats", options->stats, "Print speeds, and their share of the read bandwidth measured then, to standard error");
+  command.add_flag("--stats", options->stats,
+                   "Print speeds, and their share of the read bandwidth measured then, to standard error");
   command.callback([&command, options] { run(command, *options); });
 }
 

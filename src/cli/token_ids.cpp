@@ -33,7 +33,8 @@ std::vector<std::int32_t> convert(std::string_view data, const std::string& orig
   for (std::size_t at = 0; at + sizeof(T) <= data.size(); at += sizeof(T)) {
     T value{};
     std::memcpy(&value, data.data() + at, sizeof(T));
-    if (!std::in_range<std::int32_t>(value) || value < T{0}) fail("{}: id {} at index {} is not a token id", origin, value, at / sizeof(T));
+    if (!std::in_range<std::int32_t>(value) || value < T{0})
+      fail("{}: id {} at index {} is not a token id", origin, value, at / sizeof(T));
     ids.push_back(static_cast<std::int32_t>(value));
   }
   return ids;
@@ -64,7 +65,8 @@ std::vector<std::int32_t> parse_npy(std::string_view bytes, const std::string& o
     fail("{}: the array has shape {}; ids are one-dimensional", origin, shape);
   }
   const auto expect = [&](std::size_t size) {
-    if (data.size() / size != count || data.size() % size != 0) fail("{}: {} elements of {} bytes are announced, {} bytes follow", origin, count, size, data.size());
+    if (data.size() / size != count || data.size() % size != 0)
+      fail("{}: {} elements of {} bytes are announced, {} bytes follow", origin, count, size, data.size());
   };
   if (type == "<i4") return expect(4), convert<std::int32_t>(data, origin);
   if (type == "<i8") return expect(8), convert<std::int64_t>(data, origin);
@@ -81,15 +83,18 @@ std::vector<std::int32_t> parse_token_ids(std::string_view bytes, const std::str
   if (bytes.starts_with(npy_magic)) return parse_npy(bytes, origin);
   constexpr std::string_view space = " \t\r\n";
   std::vector<std::int32_t> ids;
-  for (std::size_t at = bytes.find_first_not_of(space); at != std::string_view::npos; at = bytes.find_first_not_of(space, at)) {
+  for (std::size_t at = bytes.find_first_not_of(space); at != std::string_view::npos;
+       at = bytes.find_first_not_of(space, at)) {
     const std::size_t end = std::min(bytes.find_first_of(space, at), bytes.size());
     std::int32_t id = -1;
     const auto parsed = std::from_chars(bytes.data() + at, bytes.data() + end, id);
     if (parsed.ec != std::errc() || parsed.ptr != bytes.data() + end || id < 0) {
       const std::string_view word = bytes.substr(at, std::min<std::size_t>(end - at, 20));
       std::string shown;
-      for (const char c : word) shown += c >= 0x20 && c < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-      fail("{}: \"{}\" at byte {} is not a token id; write whole numbers from 0 separated by white space", origin, shown, at);
+      for (const char c : word)
+        shown += c >= 0x20 && c < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      fail("{}: \"{}\" at byte {} is not a token id; write whole numbers from 0 separated by white space", origin,
+           shown, at);
     }
     ids.push_back(id);
     at = end;

@@ -35,7 +35,8 @@ std::vector<T> number_list(const std::string& list, const char* option) {
   for (const std::string& word : split_list(list)) {
     T value{};
     const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) fail_usage("{} {}: write whole numbers separated by commas", option, word);
+    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size())
+      fail_usage("{} {}: write whole numbers separated by commas", option, word);
     numbers.push_back(value);
   }
   return numbers;
@@ -69,7 +70,8 @@ void run(const CLI::App& command, const TraceCommand& options) {
   load.max_model_len = engine.max_model_len > 0 ? engine.max_model_len : std::max<std::int64_t>(needed, 1);
   const std::int64_t chunk = options.chunk > 0 ? options.chunk : engine.max_num_batched_tokens;
   load.max_batched_tokens = std::clamp<std::int64_t>(chunk, 1, std::max<std::int64_t>(needed, 1));
-  load.max_logits_rows = std::min(load.max_batched_tokens, static_cast<std::int64_t>(std::max<std::size_t>(trace.positions.size(), 1)) + 1);
+  load.max_logits_rows = std::min(load.max_batched_tokens,
+                                  static_cast<std::int64_t>(std::max<std::size_t>(trace.positions.size(), 1)) + 1);
   // An fp32 trace keeps its caches in fp32 too, unless told otherwise.
   load.kv_cache_dtype = fp32 && command.count("--kv-cache-dtype") == 0 ? "f32" : engine.kv_cache_dtype;
   load.index_cache_dtype = fp32 && command.count("--index-cache-dtype") == 0 ? "f32" : engine.index_cache_dtype;
@@ -87,16 +89,20 @@ void run(const CLI::App& command, const TraceCommand& options) {
 }  // namespace
 
 void add_trace_command(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand("trace", "Store what the model did: logits, hidden states, chosen blocks and experts");
+  CLI::App& command =
+      *app.add_subcommand("trace", "Store what the model did: logits, hidden states, chosen blocks and experts");
   const auto options = std::make_shared<TraceCommand>();
   add_model_options(command, options->model);
   command.remove_option(command.get_option("--device"));
-  command.add_option("--token-ids", options->ids_file, "Ids: white-space separated text or .npy; - for standard input")->required();
+  command.add_option("--token-ids", options->ids_file, "Ids: white-space separated text or .npy; - for standard input")
+      ->required();
   command.add_option("--out", options->out, "The .safetensors file to write")->required();
   command.add_option("--positions", options->positions, "all, or 0,5,… (default: the last)");
-  command.add_option("--tensors", options->tensors, "Names or families, separated by commas (default: logits,block_ids,expert_ids,expert_weights)");
+  command.add_option("--tensors", options->tensors,
+                     "Names or families, separated by commas (default: logits,block_ids,expert_ids,expert_weights)");
   command.add_option("--backend", options->backend, "scalar or cpu")->capture_default_str();
-  command.add_option("--numerics", options->numerics, "bf16, or fp32 (no bf16 rounding; scalar only)")->capture_default_str();
+  command.add_option("--numerics", options->numerics, "bf16, or fp32 (no bf16 rounding; scalar only)")
+      ->capture_default_str();
   command.add_option("--chunk", options->chunk, "Tokens of one forward pass");
   command.add_option("--shuffle-pages", options->shuffle_seed, "Hand out cache pages in a random order with this seed");
   command.add_option("--greedy", options->greedy, "Append this many greedy tokens (greedy_ids, greedy_logits)");

@@ -13,8 +13,12 @@ namespace m3::engine {
 
 namespace {
 
-double elements(const WeightMatrix& weight) { return static_cast<double>(weight.rows) * static_cast<double>(weight.columns); }
-double elements(const ExpertWeights& weights) { return elements(weights.gate) + elements(weights.up) + elements(weights.down); }
+double elements(const WeightMatrix& weight) {
+  return static_cast<double>(weight.rows) * static_cast<double>(weight.columns);
+}
+double elements(const ExpertWeights& weights) {
+  return elements(weights.gate) + elements(weights.up) + elements(weights.down);
+}
 double bytes(const ExpertWeights& weights) {
   return static_cast<double>(weights.gate.stored_bytes() + weights.up.stored_bytes() + weights.down.stored_bytes());
 }
@@ -44,9 +48,9 @@ Work count_work(const LoadedModel& model, double tokens, double sequences, doubl
   const TextWeights& weights = model.checkpoint().weights();
   const kv::PageLayout& layout = model.pages().layout();
   const double heads = config.num_attention_heads, kv_heads = config.num_key_value_heads;
-  const double own = tokens / sequences;                       // new tokens of one sequence
-  const double mean_keys = context + (own + 1) / 2;            // that a token sees
-  const double all_keys = context + own;                       // that a sequence has
+  const double own = tokens / sequences;             // new tokens of one sequence
+  const double mean_keys = context + (own + 1) / 2;  // that a token sees
+  const double all_keys = context + own;             // that a sequence has
   Work work;
   work.weight_bytes = static_cast<double>(weights.lm_head.stored_bytes());
   work.operations = 2 * sequences * elements(weights.lm_head);  // logits of the last token of each
@@ -63,7 +67,8 @@ Work count_work(const LoadedModel& model, double tokens, double sequences, doubl
     }
     if (kind.moe) {
       work.weight_bytes += bytes(layer.shared) + static_cast<double>(experts.count(i)) * bytes(layer.experts.front());
-      work.operations += 2 * tokens * (elements(layer.shared) + config.num_experts_per_tok * elements(layer.experts.front()));
+      work.operations +=
+          2 * tokens * (elements(layer.shared) + config.num_experts_per_tok * elements(layer.experts.front()));
     } else {
       work.weight_bytes += bytes(layer.dense);
       work.operations += 2 * tokens * elements(layer.dense);
@@ -144,7 +149,8 @@ void fill_pages(LoadedModel& model, std::span<const std::int32_t> pages, std::ui
 
 Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats) {
   std::vector<std::unique_ptr<kv::SequencePages>> sequences;
-  for (std::int64_t s = 0; s < batch; ++s) sequences.push_back(make_context(model, context, static_cast<std::uint64_t>(s) + 1));
+  for (std::int64_t s = 0; s < batch; ++s)
+    sequences.push_back(make_context(model, context, static_cast<std::uint64_t>(s) + 1));
   std::vector<std::int32_t> rows;
   for (std::int64_t s = 0; s < batch; ++s) rows.push_back(static_cast<std::int32_t>(s));
   ExpertCount experts(model.config());
@@ -152,7 +158,8 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
   std::vector<double> seconds;
   // The first pass warms up and counts the experts; every pass has fresh random tokens at the same context.
   for (int pass = 0; pass <= repeats; ++pass) {
-    const std::vector<std::int32_t> ids = random_ids(batch, model.config().vocab_size, static_cast<std::uint64_t>(pass) + 17);
+    const std::vector<std::int32_t> ids =
+        random_ids(batch, model.config().vocab_size, static_cast<std::uint64_t>(pass) + 17);
     ragged.clear();
     for (std::int64_t s = 0; s < batch; ++s) {
       kv::SequencePages& sequence = *sequences[static_cast<std::size_t>(s)];
@@ -164,7 +171,8 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
     if (pass > 0) seconds.push_back(seconds_since(start));
     for (auto& sequence : sequences) sequence->truncate(context);
   }
-  return {median(seconds), count_work(model, static_cast<double>(batch), static_cast<double>(batch), static_cast<double>(context), experts)};
+  return {median(seconds), count_work(model, static_cast<double>(batch), static_cast<double>(batch),
+                                      static_cast<double>(context), experts)};
 }
 
 Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats) {
@@ -179,7 +187,8 @@ Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t contex
       const std::int64_t count = std::min(model.max_batched_tokens(), tokens - first);
       if (!sequence->extend(count)) fail_resource("the cache has no room for {} tokens", context + tokens);
       ragged.clear();
-      ragged.add(std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), context + first, sequence->pages());
+      ragged.add(std::span(ids).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+                 context + first, sequence->pages());
       const auto last = static_cast<std::int32_t>(count - 1);
       const bool whole = first + count == tokens;
       model.forward(ragged, whole ? std::span<const std::int32_t>(&last, 1) : std::span<const std::int32_t>(),

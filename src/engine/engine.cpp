@@ -30,7 +30,9 @@ struct Queued {
 class LocalEngine final : public Engine {
  public:
   LocalEngine(std::unique_ptr<LoadedModel> model, Tokenizer tokenizer, GenerationConfig defaults)
-      : model_(std::move(model)), tokenizer_(std::move(tokenizer)), defaults_(std::move(defaults)),
+      : model_(std::move(model)),
+        tokenizer_(std::move(tokenizer)),
+        defaults_(std::move(defaults)),
         vocabulary_(engine::make_vocabulary(tokenizer_, defaults_, model_->config().vocab_size)) {
     fill_info();
     thread_ = std::thread([this] { loop(); });
@@ -99,26 +101,34 @@ class LocalEngine final : public Engine {
     if (request.prompt_ids.empty()) fail_usage("the prompt is empty: give at least one token");
     for (std::size_t i = 0; i < request.prompt_ids.size(); ++i) {
       const TokenId id = request.prompt_ids[i];
-      if (id < 0 || id >= info_.vocab_size) fail_usage("prompt id {} at index {} is outside the vocabulary of {}", id, i, info_.vocab_size);
+      if (id < 0 || id >= info_.vocab_size)
+        fail_usage("prompt id {} at index {} is outside the vocabulary of {}", id, i, info_.vocab_size);
     }
     const auto prompt = static_cast<std::int64_t>(request.prompt_ids.size());
     if (prompt >= info_.max_model_len) {
-      fail_usage("the prompt has {} tokens but the context holds {}, of which at least one is for the reply; shorten it or raise "
-                 "--max-model-len", prompt, info_.max_model_len);
+      fail_usage(
+          "the prompt has {} tokens but the context holds {}, of which at least one is for the reply; shorten it or "
+          "raise "
+          "--max-model-len",
+          prompt, info_.max_model_len);
     }
     engine::check_sampling(request.sampling, info_.vocab_size);
-    if (request.samples < 1 || request.samples > 1024) fail_usage("samples {}: give a number from 1 to 1024", request.samples);
-    if (request.max_tokens && *request.max_tokens < 1) fail_usage("max_tokens {}: give a number from 1", *request.max_tokens);
+    if (request.samples < 1 || request.samples > 1024)
+      fail_usage("samples {}: give a number from 1 to 1024", request.samples);
+    if (request.max_tokens && *request.max_tokens < 1)
+      fail_usage("max_tokens {}: give a number from 1", *request.max_tokens);
     if (request.min_tokens < 0) fail_usage("min_tokens {}: give a number from 0", request.min_tokens);
     if (request.max_tokens && request.min_tokens > *request.max_tokens) {
       fail_usage("min_tokens {} is more than max_tokens {}", request.min_tokens, *request.max_tokens);
     }
-    if (request.logprobs > 1024 || request.logprobs < -1) fail_usage("logprobs {}: give a number from 0 to 1024", request.logprobs);
+    if (request.logprobs > 1024 || request.logprobs < -1)
+      fail_usage("logprobs {}: give a number from 0 to 1024", request.logprobs);
     for (const std::string& stop : request.stop) {
       if (stop.empty()) fail_usage("a stop string is empty");
     }
     for (const TokenId id : request.stop_ids) {
-      if (id < 0 || id >= info_.vocab_size) fail_usage("stop id {} is outside the vocabulary of {}", id, info_.vocab_size);
+      if (id < 0 || id >= info_.vocab_size)
+        fail_usage("stop id {} is outside the vocabulary of {}", id, info_.vocab_size);
     }
   }
 
@@ -126,9 +136,8 @@ class LocalEngine final : public Engine {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return false;
-    const auto first = std::ranges::min_element(queue_, {}, [](const Queued& queued) {
-      return std::pair(queued.request.priority, queued.id);
-    });
+    const auto first = std::ranges::min_element(
+        queue_, {}, [](const Queued& queued) { return std::pair(queued.request.priority, queued.id); });
     next = std::move(*first);
     queue_.erase(first);
     running_ = next.id;

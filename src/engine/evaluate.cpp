@@ -14,7 +14,8 @@ Evaluation evaluate(LoadedModel& model, std::span<const std::int32_t> ids, std::
                     const std::function<void(std::int64_t)>& progress) {
   const auto total = static_cast<std::int64_t>(ids.size());
   if (total < 2) fail_usage("the text has {} token(s); at least two are needed, one to predict from", total);
-  if (window < 2 || stride < 1 || stride >= window) fail_usage("a window of {} and a stride of {}: give 2 <= window and 1 <= stride < window", window, stride);
+  if (window < 2 || stride < 1 || stride >= window)
+    fail_usage("a window of {} and a stride of {}: give 2 <= window and 1 <= stride < window", window, stride);
   Evaluation result;
   model::RaggedBatch batch;
   std::int64_t predicted_to = 1;  // the next token to predict
@@ -22,20 +23,27 @@ Evaluation evaluate(LoadedModel& model, std::span<const std::int32_t> ids, std::
     const std::int64_t end = std::min(begin + window, total);
     kv::SequencePages sequence(model.pages());
     for (std::int64_t first = begin; first < end - 1; first += model.max_batched_tokens()) {
-      const std::int64_t count = std::min(model.max_batched_tokens(), end - 1 - first);  // the last one predicts nothing here
+      const std::int64_t count =
+          std::min(model.max_batched_tokens(), end - 1 - first);  // the last one predicts nothing here
       if (!sequence.extend(count)) fail_internal("evaluate: the pool ran out of pages");
       // Rows whose next token is still to be predicted.
       const std::int64_t from = std::clamp(predicted_to - 1 - first, std::int64_t{0}, count);
       std::vector<std::int32_t> rows(static_cast<std::size_t>(count - from));
       std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(from));
       batch.clear();
-      batch.add(ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), first - begin, sequence.pages());
+      batch.add(ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), first - begin,
+                sequence.pages());
       const ops::Tensor logits = model.forward(batch, rows);
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        const std::span<const float> row(reinterpret_cast<const float*>(logits.row(static_cast<std::int64_t>(i))), static_cast<std::size_t>(logits.columns));
+        const std::span<const float> row(reinterpret_cast<const float*>(logits.row(static_cast<std::int64_t>(i))),
+                                         static_cast<std::size_t>(logits.columns));
         const std::int32_t next = ids[static_cast<std::size_t>(first + rows[i] + 1)];
         const double nll = log_sum_exp(row) - static_cast<double>(row[static_cast<std::size_t>(next)]);
-        if (!std::isfinite(nll)) fail("the logits at token {} are not finite; the checkpoint's weights or scales are damaged (m3 inspect --deep looks for the cause)", first + rows[i]);
+        if (!std::isfinite(nll))
+          fail(
+              "the logits at token {} are not finite; the checkpoint's weights or scales are damaged (m3 inspect "
+              "--deep looks for the cause)",
+              first + rows[i]);
         result.nll += nll;
         ++result.tokens;
       }

@@ -10,8 +10,8 @@
 namespace m3::engine {
 
 struct Evaluation {
-  std::int64_t tokens = 0;   // predicted
-  double nll = 0;            // sum of -ln p, nats
+  std::int64_t tokens = 0;  // predicted
+  double nll = 0;           // sum of -ln p, nats
 };
 
 // Windows of `window` tokens; each begins `stride` after the last and predicts only what the one before has not, so

@@ -36,7 +36,8 @@ void clear_bit(std::vector<std::uint32_t>& words, TokenId id) {
 Vocabulary make_vocabulary(const Tokenizer& tokenizer, const GenerationConfig& config, std::int64_t vocab_size) {
   Vocabulary vocabulary;
   for (const std::int32_t id : config.eos_token_ids) {
-    if (id < 0 || id >= vocab_size) fail("generation_config.json: eos_token_id {} is outside the vocabulary of {}", id, vocab_size);
+    if (id < 0 || id >= vocab_size)
+      fail("generation_config.json: eos_token_id {} is outside the vocabulary of {}", id, vocab_size);
     vocabulary.end_ids.push_back(id);
   }
   if (vocabulary.end_ids.empty()) {
@@ -67,8 +68,14 @@ struct Generation::Sample {
 
 Generation::Generation(RequestId id, const Request& request, std::uint64_t seed, LoadedModel& model,
                        const Tokenizer& tokenizer, const Vocabulary& vocabulary, const GenerationConfig& defaults)
-    : id_(id), request_(request), seed_(seed), model_(model), tokenizer_(tokenizer), vocabulary_(vocabulary),
-      defaults_(defaults), sequence_(model.pages()) {
+    : id_(id),
+      request_(request),
+      seed_(seed),
+      model_(model),
+      tokenizer_(tokenizer),
+      vocabulary_(vocabulary),
+      defaults_(defaults),
+      sequence_(model.pages()) {
   for (const auto& [token, value] : request.sampling.logit_bias) bias_.push_back({token, value});
 }
 
@@ -100,8 +107,10 @@ bool Generation::prefill(const std::function<bool()>& cancelled, StepTimes& time
 TokenId Generation::draw(Sample& sample, Event& event) {
   const std::span<float> logits(reinterpret_cast<float*>(logits_.data), static_cast<std::size_t>(logits_.columns));
   if (!std::ranges::all_of(logits, [](float value) { return std::isfinite(value); })) {
-    fail("the logits at position {} are not finite; the checkpoint's weights or scales are damaged (m3 inspect --deep "
-         "looks for the cause)", sequence_.length() - 1);
+    fail(
+        "the logits at position {} are not finite; the checkpoint's weights or scales are damaged (m3 inspect --deep "
+        "looks for the cause)",
+        sequence_.length() - 1);
   }
   if (request_.logprobs >= 0) raw_logits_.assign(logits.begin(), logits.end());
 
@@ -151,7 +160,8 @@ void Generation::accept(Sample& sample, TokenId id, Event& event) {
   if (event.usage.completion_tokens >= limit()) finish(sample, FinishReason::length, "", event);
 }
 
-void Generation::run_sample(int index, const EventSink& sink, const std::function<bool()>& cancelled, StepTimes& times) {
+void Generation::run_sample(int index, const EventSink& sink, const std::function<bool()>& cancelled,
+                            StepTimes& times) {
   Sample sample(index, tokenizer_, request_.stop);
   Event event;
   const auto begin_event = [&] {

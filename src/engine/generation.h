@@ -17,8 +17,8 @@ namespace m3::engine {
 // What ends replies and which ids may be drawn, for one checkpoint.
 struct Vocabulary {
   std::vector<TokenId> end_ids;
-  std::vector<std::uint32_t> allowed;           // ids with a token; empty = every id has one
-  std::vector<std::uint32_t> allowed_no_end;    // the same without end_ids (before min_tokens)
+  std::vector<std::uint32_t> allowed;         // ids with a token; empty = every id has one
+  std::vector<std::uint32_t> allowed_no_end;  // the same without end_ids (before min_tokens)
 };
 
 // `config.eos_token_ids`, else the id of `[e~[`.
@@ -61,8 +61,8 @@ class Generation {
   std::vector<ops::SamplingRow::Bias> bias_;
   kv::SequencePages sequence_;
   model::RaggedBatch batch_;
-  ops::Tensor logits_;              // of the newest token
-  std::vector<float> raw_logits_;   // a copy, where log-probabilities are asked for
+  ops::Tensor logits_;             // of the newest token
+  std::vector<float> raw_logits_;  // a copy, where log-probabilities are asked for
 };
 
 }  // namespace m3::engine

@@ -32,7 +32,8 @@ std::string resolve_device(const std::string& device) {
 LoadedModel::Memory::Memory(std::int64_t bytes) : size_(static_cast<std::size_t>(bytes)) {
   void* memory = ::mmap(nullptr, std::max<std::size_t>(size_, 1), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) fail_resource("cannot get {} of working memory: {}", human_bytes(bytes), std::strerror(errno));
+  if (memory == MAP_FAILED)
+    fail_resource("cannot get {} of working memory: {}", human_bytes(bytes), std::strerror(errno));
   data_ = static_cast<std::byte*>(memory);
 }
 
@@ -44,10 +45,9 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   backend_ = ops::make_backend({.name = device, .numerics = options.numerics, .isa = options.isa}, threads_);
   model_ = std::make_unique<model::TextModel>(checkpoint_.config(), checkpoint_.weights(), *backend_);
 
-  const kv::PageLayout layout =
-      kv::make_page_layout(model_->cache_layers(), cache_dtype(options.kv_cache_dtype, "--kv-cache-dtype", device),
-                           cache_dtype(options.index_cache_dtype, "--index-cache-dtype", device),
-                           model_->cache_fingerprint());
+  const kv::PageLayout layout = kv::make_page_layout(
+      model_->cache_layers(), cache_dtype(options.kv_cache_dtype, "--kv-cache-dtype", device),
+      cache_dtype(options.index_cache_dtype, "--index-cache-dtype", device), model_->cache_fingerprint());
   const auto limits_for = [&](std::int64_t context) {
     return model_->limits(options.max_batched_tokens, options.max_sequences, context, options.max_logits_rows);
   };
@@ -56,12 +56,14 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
     return model_->workspace_bytes(limits_for(context)) + logits_bytes;
   };
   const std::int64_t position_limit = config().max_context();
-  const MemoryNeeds needs{.page_bytes = layout.page_bytes * options.full_contexts,
-                          .workspace_bytes = workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit),
-                          .weight_bytes = 0};
+  const MemoryNeeds needs{
+      .page_bytes = layout.page_bytes * options.full_contexts,
+      .workspace_bytes = workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit),
+      .weight_bytes = 0};
   plan_ = plan_memory(needs, options.max_model_len, position_limit, options.cache_bytes, available_memory_bytes());
   const std::int64_t pages = plan_.pages * options.full_contexts;
-  if (pages > std::numeric_limits<std::int32_t>::max()) fail_resource("a cache of {} pages is past what page ids count", pages);
+  if (pages > std::numeric_limits<std::int32_t>::max())
+    fail_resource("a cache of {} pages is past what page ids count", pages);
   pages_ = std::make_unique<kv::PagePool>(layout, static_cast<std::int32_t>(pages));
 
   limits_ = limits_for(plan_.max_model_len);

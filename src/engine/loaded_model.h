@@ -27,7 +27,7 @@ struct LoadedModelOptions {
   std::int64_t max_batched_tokens = 512;
   std::int64_t max_sequences = 1;
   std::int64_t max_logits_rows = 1;
-  std::int64_t full_contexts = 1;  // sequences that may reach max_model_len at the same time
+  std::int64_t full_contexts = 1;          // sequences that may reach max_model_len at the same time
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
 };

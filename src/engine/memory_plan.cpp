@@ -18,11 +18,13 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, std::int64_t requested_len, std
     fail_usage("--max-model-len {}: the checkpoint's positions end at {}; ask for at most that", requested_len,
                position_limit);
   }
-  const std::int64_t free_bytes = std::max<std::int64_t>(0, available_bytes - needs.workspace_bytes - needs.weight_bytes);
-  const std::int64_t budget = cache_limit > 0 ? std::min(cache_limit, free_bytes)
+  const std::int64_t free_bytes =
+      std::max<std::int64_t>(0, available_bytes - needs.workspace_bytes - needs.weight_bytes);
+  const std::int64_t budget = cache_limit > 0     ? std::min(cache_limit, free_bytes)
                               : requested_len > 0 ? free_bytes
                                                   : free_bytes / 5 * 4;
-  const std::int64_t fitting_pages = std::min<std::int64_t>(budget / needs.page_bytes, std::numeric_limits<std::int32_t>::max());
+  const std::int64_t fitting_pages =
+      std::min<std::int64_t>(budget / needs.page_bytes, std::numeric_limits<std::int32_t>::max());
   const std::int64_t fitting_len = std::min(fitting_pages * 128, position_limit);
   if (fitting_len == 0) {
     fail_resource("no memory for even one 128-token page of {}: {} are left beside {} of working memory",

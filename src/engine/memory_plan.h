@@ -7,9 +7,9 @@
 namespace m3::engine {
 
 struct MemoryNeeds {
-  std::int64_t page_bytes = 0;       // of one 128-token page, all layers
+  std::int64_t page_bytes = 0;  // of one 128-token page, all layers
   std::int64_t workspace_bytes = 0;
-  std::int64_t weight_bytes = 0;     // copies in anonymous memory (online quantisation); mapped files do not count
+  std::int64_t weight_bytes = 0;  // copies in anonymous memory (online quantisation); mapped files do not count
 };
 
 struct MemoryPlan {

@@ -21,7 +21,8 @@ void check_sampling(const SamplingParameters& parameters, std::int64_t vocab_siz
   if (parameters.top_p) check_range("top_p", *parameters.top_p, 0, 1, true);
   if (parameters.min_p) check_range("min_p", *parameters.min_p, 0, 1);
   if (parameters.repetition_penalty) check_range("repetition_penalty", *parameters.repetition_penalty, 0, 10, true);
-  if (parameters.top_k && *parameters.top_k < -1) fail_usage("top_k {}: give a number from 1, or 0 or -1 for all", *parameters.top_k);
+  if (parameters.top_k && *parameters.top_k < -1)
+    fail_usage("top_k {}: give a number from 1, or 0 or -1 for all", *parameters.top_k);
   check_range("presence_penalty", parameters.presence_penalty, -2, 2);
   check_range("frequency_penalty", parameters.frequency_penalty, -2, 2);
   for (const auto& [id, bias] : parameters.logit_bias) {

@@ -25,7 +25,8 @@ StopStrings::Result StopStrings::push(std::string_view text, bool armed) {
   std::size_t keep = 0;
   for (const std::string& stop : stops_) {
     for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > keep; --length) {
-      if (std::string_view(held_).substr(held_.size() - length) == std::string_view(stop).substr(0, length)) keep = length;
+      if (std::string_view(held_).substr(held_.size() - length) == std::string_view(stop).substr(0, length))
+        keep = length;
     }
   }
   result.text = held_.substr(0, held_.size() - keep);

@@ -12,8 +12,8 @@ class StopStrings {
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
   struct Result {
-    std::string text;   // certain by now
-    int matched = -1;   // index of the stop string that ended the text; nothing is accepted after it
+    std::string text;  // certain by now
+    int matched = -1;  // index of the stop string that ended the text; nothing is accepted after it
   };
   // With `armed` false, nothing stops and nothing is held back (min_tokens).
   Result push(std::string_view text, bool armed = true);

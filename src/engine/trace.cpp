@@ -37,9 +37,10 @@ std::set<std::string> resolve_names(const ModelConfig& config, const std::vector
     }
     const bool valid_family = name == "block_ids" || name == "expert_ids" || name == "expert_weights";
     if (chosen.size() == before && !valid_family && !chosen.contains(name)) {
-      fail_usage("--tensors {}: known are logits, final_norm, hidden or hidden.0 … hidden.{}, block_ids, expert_ids, "
-                 "expert_weights, each of these also for one layer as in block_ids.{}",
-                 name, config.num_hidden_layers, config.num_hidden_layers - 1);
+      fail_usage(
+          "--tensors {}: known are logits, final_norm, hidden or hidden.0 … hidden.{}, block_ids, expert_ids, "
+          "expert_weights, each of these also for one layer as in block_ids.{}",
+          name, config.num_hidden_layers, config.num_hidden_layers - 1);
     }
   }
   return chosen;
@@ -48,7 +49,9 @@ std::set<std::string> resolve_names(const ModelConfig& config, const std::vector
 class Recorder {
  public:
   Recorder(LoadedModel& model, const TraceOptions& options, std::vector<std::int64_t> positions)
-      : model_(model), config_(model.config()), positions_(std::move(positions)),
+      : model_(model),
+        config_(model.config()),
+        positions_(std::move(positions)),
         names_(resolve_names(config_, options.tensors)) {
     const auto count = static_cast<std::int64_t>(positions_.size());
     const auto add = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
@@ -112,11 +115,13 @@ class Recorder {
       const auto found = std::ranges::find(rows, row);
       if (found == rows.end()) continue;
       const auto* source = reinterpret_cast<const float*>(logits.row(found - rows.begin()));
-      std::memcpy(trace_.at("logits").bytes.data() + i * static_cast<std::size_t>(logits.columns) * sizeof(float), source,
-                  static_cast<std::size_t>(logits.columns) * sizeof(float));
+      std::memcpy(trace_.at("logits").bytes.data() + i * static_cast<std::size_t>(logits.columns) * sizeof(float),
+                  source, static_cast<std::size_t>(logits.columns) * sizeof(float));
       if (!std::all_of(source, source + logits.columns, [](float value) { return std::isfinite(value); })) {
-        fail("the logits at position {} are not finite; the checkpoint's weights or scales are damaged "
-             "(m3 inspect --deep looks for the cause)", positions_[i]);
+        fail(
+            "the logits at position {} are not finite; the checkpoint's weights or scales are damaged "
+            "(m3 inspect --deep looks for the cause)",
+            positions_[i]);
       }
     }
   }
@@ -135,7 +140,8 @@ class Recorder {
     const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(T);
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       if (!in_chunk(positions_[i])) continue;
-      std::memcpy(found->second.bytes.data() + i * row_bytes, rows + (positions_[i] - chunk_first_) * columns, row_bytes);
+      std::memcpy(found->second.bytes.data() + i * row_bytes, rows + (positions_[i] - chunk_first_) * columns,
+                  row_bytes);
     }
   }
 
@@ -144,7 +150,8 @@ class Recorder {
     if (found == trace_.end()) return;
     auto* out = reinterpret_cast<float*>(found->second.bytes.data());
     for (std::size_t i = 0; i < positions_.size(); ++i) {
-      if (in_chunk(positions_[i])) copy_row(tensor, positions_[i] - chunk_first_, out + static_cast<std::int64_t>(i) * tensor.columns);
+      if (in_chunk(positions_[i]))
+        copy_row(tensor, positions_[i] - chunk_first_, out + static_cast<std::int64_t>(i) * tensor.columns);
     }
   }
 
@@ -167,11 +174,13 @@ void check_inputs(LoadedModel& model, const TraceOptions& options) {
     }
   }
   for (const std::int64_t position : options.positions) {
-    if (position < 0 || position >= tokens) fail_usage("--positions {}: the {} ids have positions 0 to {}", position, tokens, tokens - 1);
+    if (position < 0 || position >= tokens)
+      fail_usage("--positions {}: the {} ids have positions 0 to {}", position, tokens, tokens - 1);
   }
   if (options.greedy < 0 || options.chunk < 0) fail_usage("--greedy and --chunk take numbers from 0");
   if (tokens + options.greedy > model.max_model_len()) {
-    fail_usage("{} ids and {} greedy tokens are longer than the context of {}", tokens, options.greedy, model.max_model_len());
+    fail_usage("{} ids and {} greedy tokens are longer than the context of {}", tokens, options.greedy,
+               model.max_model_len());
   }
   const std::int64_t blocks = (tokens + options.greedy + 127) / 128;
   for (const std::int32_t block : options.dropped_blocks) {
@@ -207,10 +216,12 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
   const model::ForwardOptions forward{.dropped_blocks = options.dropped_blocks};
   kv::SequencePages sequence(model.pages());
   model::RaggedBatch batch;
-  const std::int64_t chunk = options.chunk > 0 ? std::min(options.chunk, model.max_batched_tokens()) : model.max_batched_tokens();
+  const std::int64_t chunk =
+      options.chunk > 0 ? std::min(options.chunk, model.max_batched_tokens()) : model.max_batched_tokens();
   std::vector<float> last_logits;  // of the newest token, where greedy tokens follow
 
-  const auto run = [&](std::span<const std::int32_t> ids, std::vector<std::int32_t> rows, const model::ForwardTaps& use) {
+  const auto run = [&](std::span<const std::int32_t> ids, std::vector<std::int32_t> rows,
+                       const model::ForwardTaps& use) {
     const std::int64_t first = sequence.length();
     if (!sequence.extend(static_cast<std::int64_t>(ids.size()))) fail_internal("trace: the pool ran out of pages");
     batch.clear();
@@ -237,9 +248,12 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
 
   const std::int64_t vocab = model.config().vocab_size;
   TraceTensor ids{DType::i32, {options.greedy}, std::vector<std::byte>(static_cast<std::size_t>(options.greedy) * 4)};
-  TraceTensor logits{DType::f32, {options.greedy, vocab}, std::vector<std::byte>(static_cast<std::size_t>(options.greedy * vocab) * 4)};
+  TraceTensor logits{DType::f32,
+                     {options.greedy, vocab},
+                     std::vector<std::byte>(static_cast<std::size_t>(options.greedy * vocab) * 4)};
   for (std::int64_t step = 0; step < options.greedy; ++step) {
-    std::memcpy(logits.bytes.data() + static_cast<std::size_t>(step * vocab) * 4, last_logits.data(), static_cast<std::size_t>(vocab) * 4);
+    std::memcpy(logits.bytes.data() + static_cast<std::size_t>(step * vocab) * 4, last_logits.data(),
+                static_cast<std::size_t>(vocab) * 4);
     const auto next = static_cast<std::int32_t>(std::ranges::max_element(last_logits) - last_logits.begin());
     std::memcpy(ids.bytes.data() + step * 4, &next, 4);
     if (step + 1 == options.greedy) break;

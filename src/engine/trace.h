@@ -17,10 +17,10 @@ struct TraceOptions {
   // Names or families: logits, hidden (all boundaries), hidden.I, final_norm, block_ids(.L), expert_ids(.L),
   // expert_weights(.L).
   std::vector<std::string> tensors = {"logits", "block_ids", "expert_ids", "expert_weights"};
-  std::int64_t chunk = 0;          // tokens of one forward pass; 0: the model's maximum
+  std::int64_t chunk = 0;  // tokens of one forward pass; 0: the model's maximum
   bool shuffle_pages = false;
   std::uint64_t shuffle_seed = 0;
-  std::int64_t greedy = 0;         // tokens appended greedily, stored as greedy_ids, greedy_logits
+  std::int64_t greedy = 0;  // tokens appended greedily, stored as greedy_ids, greedy_logits
   std::vector<std::int32_t> dropped_blocks;
 };
 

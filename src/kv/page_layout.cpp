@@ -36,9 +36,8 @@ PageLayout make_page_layout(const std::vector<LayerCache>& layers, DType kv_dtyp
     add(PartKind::v, layer, kv_dtype, cache.kv_heads, 0);
     if (cache.index_k) add(PartKind::index_k, layer, index_dtype, 1, -1);
   }
-  layout.fingerprint =
-      fmt::format("{};kv={};index={};bytes={}", model_fingerprint, dtype_name(kv_dtype), dtype_name(index_dtype),
-                  layout.page_bytes);
+  layout.fingerprint = fmt::format("{};kv={};index={};bytes={}", model_fingerprint, dtype_name(kv_dtype),
+                                   dtype_name(index_dtype), layout.page_bytes);
   return layout;
 }
 

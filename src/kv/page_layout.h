@@ -31,9 +31,9 @@ struct LayerCache {
 };
 
 struct PageLayout {
-  std::vector<Part> parts;       // by layer: K, V, then index-K where there is one
-  std::int64_t page_bytes = 0;   // all layers
-  std::string fingerprint;       // equal only where pages can be exchanged: model, dtypes, reuse schedule
+  std::vector<Part> parts;      // by layer: K, V, then index-K where there is one
+  std::int64_t page_bytes = 0;  // all layers
+  std::string fingerprint;      // equal only where pages can be exchanged: model, dtypes, reuse schedule
 
   const Part* find(int layer, PartKind kind) const;  // null where the layer lacks the part
   // Cache bytes of one token, all layers; exact, since a page holds 128 tokens.

@@ -18,7 +18,8 @@ PagePool::PagePool(PageLayout layout, std::int32_t pages) : layout_(std::move(la
     fail_resource("a cache of {} pages of {} bytes is larger than the address space", pages, layout_.page_bytes);
   }
   // NORESERVE: a long context that is never reached costs nothing.
-  void* memory = ::mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      ::mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     fail_resource("cannot reserve {} bytes for a cache of {} pages: {}", memory_bytes_, pages, std::strerror(errno));
   }

@@ -27,9 +27,9 @@ class RaggedBatch {
   std::vector<std::int32_t> token_ids_, positions_, sequence_of_token_;
   std::vector<std::int32_t> query_begin_ = {0};
   std::vector<std::int32_t> context_lengths_;
-  std::vector<std::int32_t> pages_;        // all sequences' pages, one after another
-  std::vector<std::size_t> pages_begin_;   // of each sequence in pages_
-  std::vector<std::int32_t> page_table_;   // [B, stride], made by view()
+  std::vector<std::int32_t> pages_;       // all sequences' pages, one after another
+  std::vector<std::size_t> pages_begin_;  // of each sequence in pages_
+  std::vector<std::int32_t> page_table_;  // [B, stride], made by view()
 };
 
 }  // namespace m3::model

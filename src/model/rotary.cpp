@@ -40,8 +40,8 @@ Rotary make_rotary(const ModelConfig& config) {
     const float stretched = plain / static_cast<float>(yarn.factor);
     rotary.inv_freq[i] = plain * (1 - ramp) + stretched * ramp;
   }
-  rotary.factor = static_cast<float>(yarn.attention_factor.value_or(
-      yarn.factor <= 1 ? 1.0 : 0.1 * std::log(yarn.factor) + 1.0));
+  rotary.factor =
+      static_cast<float>(yarn.attention_factor.value_or(yarn.factor <= 1 ? 1.0 : 0.1 * std::log(yarn.factor) + 1.0));
   return rotary;
 }
 

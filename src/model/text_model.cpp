@@ -38,8 +38,12 @@ TextModel::TextModel(const ModelConfig& config, const TextWeights& weights, ops:
     : config_(&config), weights_(&weights), backend_(&backend) {
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const TextLayerWeights& stored = weights.layers[i];
-    Layer layer{.kind = config.layers[i], .weights = &stored, .qkv = {stored.q_proj, stored.k_proj, stored.v_proj},
-                .experts = {}, .shared = {}, .dense = {}};
+    Layer layer{.kind = config.layers[i],
+                .weights = &stored,
+                .qkv = {stored.q_proj, stored.k_proj, stored.v_proj},
+                .experts = {},
+                .shared = {},
+                .dense = {}};
     if (layer.chooses_blocks()) {
       layer.qkv.push_back(stored.index_q_proj);
       layer.qkv.push_back(stored.index_k_proj);
@@ -68,8 +72,8 @@ ops::Limits TextModel::limits(std::int64_t tokens, std::int64_t sequences, std::
   limits.query_heads = config_->num_attention_heads;
   limits.kv_heads = config_->num_key_value_heads;
   limits.widest_linear = (limits.query_heads + 3 * limits.kv_heads + 1) * head_dim;
-  limits.intermediate = std::max({config_->intermediate_size, config_->shared_intermediate_size,
-                                  config_->dense_intermediate_size});
+  limits.intermediate =
+      std::max({config_->intermediate_size, config_->shared_intermediate_size, config_->dense_intermediate_size});
   limits.experts = config_->num_local_experts;
   limits.experts_per_token = config_->num_experts_per_tok;
   limits.topk_blocks = config_->topk_blocks;
@@ -94,8 +98,8 @@ void TextModel::bind_workspace(std::span<std::byte> workspace, const ops::Limits
   at_.block_ids = ints(tokens * limits.kv_heads * limits.topk_blocks);
   at_.routing.experts_per_token = config_->num_experts_per_tok;
   at_.routing.expert_ids = ints(tokens * limits.experts_per_token);
-  at_.routing.expert_weights =
-      reinterpret_cast<float*>(carver.take(tokens * limits.experts_per_token * static_cast<std::int64_t>(sizeof(float))));
+  at_.routing.expert_weights = reinterpret_cast<float*>(
+      carver.take(tokens * limits.experts_per_token * static_cast<std::int64_t>(sizeof(float))));
   const std::int64_t backend_bytes = backend_->workspace_bytes(limits);
   std::byte* rest = carver.take(backend_bytes);
   if (carver.used() > static_cast<std::int64_t>(workspace.size())) {
@@ -106,15 +110,15 @@ void TextModel::bind_workspace(std::span<std::byte> workspace, const ops::Limits
 
 std::int64_t TextModel::workspace_bytes(const ops::Limits& limits) const {
   const auto word = static_cast<std::int64_t>(dtype_size(backend_->activation_dtype()));
-  const std::int64_t row = word * (3 * limits.hidden + limits.widest_linear +
-                                   (2 * limits.query_heads + limits.kv_heads) * head_dim) +
-                           4 * (rotary_dim + limits.kv_heads * limits.topk_blocks + 2 * limits.experts_per_token);
+  const std::int64_t row =
+      word * (3 * limits.hidden + limits.widest_linear + (2 * limits.query_heads + limits.kv_heads) * head_dim) +
+      4 * (rotary_dim + limits.kv_heads * limits.topk_blocks + 2 * limits.experts_per_token);
   return limits.tokens * row + backend_->workspace_bytes(limits) + 16 * 64;  // 12 pieces, each rounded up to 64
 }
 
 void TextModel::set_rows(std::int64_t tokens) {
-  for (ops::Tensor* tensor : {&at_.residual, &at_.normed, &at_.delta, &at_.packed, &at_.q, &at_.attended,
-                              &at_.index_q, &at_.rotary}) {
+  for (ops::Tensor* tensor :
+       {&at_.residual, &at_.normed, &at_.delta, &at_.packed, &at_.q, &at_.attended, &at_.index_q, &at_.rotary}) {
     tensor->rows = tokens;
   }
 }
@@ -132,10 +136,16 @@ void TextModel::attention(const Layer& layer, const ops::Batch& batch, const ops
   packed.row_stride = packed.columns;
   backend_->linear(at_.normed, layer.qkv, packed);
 
-  const ops::QkvFinish finish{.query_heads = query_heads, .kv_heads = kv_heads, .index_heads = index_heads,
-                              .rotary_dim = rotary_dim, .eps = config_->rms_norm_eps, .gemma = true,
-                              .q_norm = weights.q_norm, .k_norm = weights.k_norm,
-                              .index_q_norm = weights.index_q_norm, .index_k_norm = weights.index_k_norm};
+  const ops::QkvFinish finish{.query_heads = query_heads,
+                              .kv_heads = kv_heads,
+                              .index_heads = index_heads,
+                              .rotary_dim = rotary_dim,
+                              .eps = config_->rms_norm_eps,
+                              .gemma = true,
+                              .q_norm = weights.q_norm,
+                              .k_norm = weights.k_norm,
+                              .index_q_norm = weights.index_q_norm,
+                              .index_k_norm = weights.index_k_norm};
   backend_->qkv_finish(batch, finish, packed, at_.rotary, pages, at_.q, index_heads > 0 ? at_.index_q : ops::Tensor{});
 
   ops::Attention attention{.query_heads = query_heads, .kv_heads = kv_heads, .scale = 1.0f / std::sqrt(128.0f)};
@@ -143,8 +153,10 @@ void TextModel::attention(const Layer& layer, const ops::Batch& batch, const ops
     backend_->attend_dense(batch, attention, at_.q, pages, at_.attended);
   } else {
     if (layer.chooses_blocks()) {
-      const ops::SelectBlocks select{.index_heads = kv_heads, .topk = config_->topk_blocks,
-                                     .init_blocks = config_->init_blocks, .local_blocks = config_->local_blocks,
+      const ops::SelectBlocks select{.index_heads = kv_heads,
+                                     .topk = config_->topk_blocks,
+                                     .init_blocks = config_->init_blocks,
+                                     .local_blocks = config_->local_blocks,
                                      .dropped = options.dropped_blocks};
       backend_->select_blocks(batch, select, at_.index_q, pages, at_.block_ids);
     }

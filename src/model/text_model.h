@@ -39,8 +39,7 @@ class TextModel {
   const ModelConfig& config() const { return *config_; }
 
   // Maxima for a forward pass of up to `tokens` rows over `sequences` sequences.
-  ops::Limits limits(std::int64_t tokens, std::int64_t sequences, std::int64_t context,
-                     std::int64_t logits_rows) const;
+  ops::Limits limits(std::int64_t tokens, std::int64_t sequences, std::int64_t context, std::int64_t logits_rows) const;
   // Bytes for activations and the backend's own workspace.
   std::int64_t workspace_bytes(const ops::Limits& limits) const;
   // 64-byte aligned memory of at least workspace_bytes(limits); bound until the next call.

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <vector>
+
+#include "src/base/error.h"
 
 namespace m3::ops {
 
@@ -14,6 +18,23 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }
+bool has_avx512() { return has_avx2() && __builtin_cpu_supports("avx512f") != 0; }
+
+std::uint64_t read_loop_scalar(const std::byte* data, std::int64_t bytes) {
+  std::array<std::uint64_t, 16> partial{};
+  for (std::int64_t at = 0; at < bytes; at += 128) {
+    for (std::size_t lane = 0; lane < 16; ++lane) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, data + at + lane * 8, 8);
+      partial[lane] += word;
+    }
+  }
+  std::uint64_t sum = 0;
+  for (const std::uint64_t part : partial) sum += part;
+  return sum;
 }
 
 double fma_loop_scalar(std::int64_t rounds, float& sink) {
@@ -29,26 +50,27 @@ double fma_loop_scalar(std::int64_t rounds, float& sink) {
 
 double measure_read_bandwidth(ThreadPool& pool) {
   // Eight times the last cache, so that under an eighth of a pass can come from it.
+  constexpr std::int64_t unit = 4096;
   const std::int64_t bytes =
-      std::clamp<std::int64_t>(8 * last_cache_bytes(), std::int64_t{256} << 20, std::int64_t{2} << 30);
-  const std::int64_t words = bytes / 8;
-  // Not initialised here: each thread first touches, and so places, the part it reads.
-  const std::unique_ptr<std::uint64_t[]> buffer(new std::uint64_t[static_cast<std::size_t>(words)]);
-  pool.split(words, 512, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; ++i) buffer[static_cast<std::size_t>(i)] = static_cast<std::uint64_t>(i);
+      std::clamp<std::int64_t>(8 * last_cache_bytes(), std::int64_t{256} << 20, std::int64_t{2} << 30) / unit * unit;
+  std::uint64_t (*loop)(const std::byte*, std::int64_t) = read_loop_scalar;
+  if (has_avx2()) loop = detail::read_loop_avx2;
+  if (has_avx512()) loop = detail::read_loop_avx512;
+  // Not touched here: each thread first touches, and so places, the part it reads.
+  const std::unique_ptr<std::byte, decltype(&std::free)> buffer(
+      static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(unit), static_cast<std::size_t>(bytes))),
+      &std::free);
+  if (buffer == nullptr) fail_resource("no memory for the {} bytes that measuring the read bandwidth takes", bytes);
+  pool.split(bytes, unit, [&](std::int64_t begin, std::int64_t end, int) {
+    std::memset(buffer.get() + begin, static_cast<int>(begin / unit % 255) + 1, static_cast<std::size_t>(end - begin));
   });
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(pool.size()) * 8);
   double best = 0;
   const auto start = std::chrono::steady_clock::now();
   for (int pass = 0; pass < 3 || (pass < 20 && seconds_since(start) < 0.4); ++pass) {
     const auto pass_start = std::chrono::steady_clock::now();
-    pool.split(words, 512, [&](std::int64_t begin, std::int64_t end, int thread) {
-      std::array<std::uint64_t, 16> partial{};
-      std::int64_t i = begin;
-      for (; i + 16 <= end; i += 16) {
-        for (std::size_t lane = 0; lane < 16; ++lane) partial[lane] += buffer[static_cast<std::size_t>(i) + lane];
-      }
-      for (const std::uint64_t sum : partial) sums[static_cast<std::size_t>(thread) * 8] += sum;
+    pool.split(bytes, unit, [&](std::int64_t begin, std::int64_t end, int thread) {
+      sums[static_cast<std::size_t>(thread) * 8] += loop(buffer.get() + begin, end - begin);
     });
     best = std::max(best, static_cast<double>(bytes) / seconds_since(pass_start));
   }
@@ -58,11 +80,9 @@ double measure_read_bandwidth(ThreadPool& pool) {
 }
 
 double measure_fp32_peak(ThreadPool& pool, const std::string& isa) {
-  const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
-  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   double (*loop)(std::int64_t, float&) = fma_loop_scalar;
-  if (avx2 && isa != "scalar") loop = detail::fma_loop_avx2;
-  if (avx512 && (isa.empty() || isa == "avx512")) loop = detail::fma_loop_avx512;
+  if (has_avx2() && isa != "scalar") loop = detail::fma_loop_avx2;
+  if (has_avx512() && (isa.empty() || isa == "avx512")) loop = detail::fma_loop_avx512;
   std::vector<double> operations(static_cast<std::size_t>(pool.size()) * 8);
   std::vector<float> sinks(static_cast<std::size_t>(pool.size()) * 16);
   constexpr std::int64_t rounds = 20'000'000 / 4;

@@ -1,6 +1,7 @@
 // What this machine can do at best, measured now: every speed is shown beside one of these.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,9 @@ namespace detail {
 // `rounds` times 12 vector FMAs in registers; returns the operations done. `sink` keeps the work alive.
 double fma_loop_avx2(std::int64_t rounds, float& sink);
 double fma_loop_avx512(std::int64_t rounds, float& sink);
+// Reads `bytes` (a multiple of 512) once, front to back; returns a sum of what was read.
+std::uint64_t read_loop_avx2(const std::byte* data, std::int64_t bytes);
+std::uint64_t read_loop_avx512(const std::byte* data, std::int64_t bytes);
 }  // namespace detail
 
 }  // namespace m3::ops

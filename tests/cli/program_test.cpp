@@ -45,7 +45,8 @@ pid_t start(const std::vector<std::string>& args, const TemporaryDirectory& dire
 Outcome wait_for(pid_t child, const TemporaryDirectory& directory) {
   int status = 0;
   ::waitpid(child, &status, 0);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), test::read_file(directory / "stdout"), test::read_file(directory / "stderr")};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), test::read_file(directory / "stdout"),
+          test::read_file(directory / "stderr")};
 }
 
 Outcome run(const std::vector<std::string>& args, const std::string& input = "") {
@@ -55,7 +56,8 @@ Outcome run(const std::vector<std::string>& args, const std::string& input = "")
 
 std::string fill(std::string text, const std::string& temporary) {
   for (const auto& [key, value] : {std::pair<std::string, std::string>{"{model}", model}, {"{tmp}", temporary}}) {
-    for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key)) text.replace(at, key.size(), value);
+    for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key))
+      text.replace(at, key.size(), value);
   }
   return text;
 }
@@ -69,14 +71,17 @@ TEST_P(Program, DoesWhatTheCaseSays) {
   for (const auto& arg : expected.at("args")) args.push_back(fill(arg.get<std::string>(), files.path().string()));
   const Outcome outcome = run(args, expected.value("stdin", ""));
   EXPECT_EQ(outcome.exit, expected.at("exit").get<int>()) << outcome.err;
-  EXPECT_NE(outcome.out.find(fill(expected.value("stdout", ""), files.path().string())), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.err.find(fill(expected.value("stderr", ""), files.path().string())), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find(fill(expected.value("stdout", ""), files.path().string())), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.err.find(fill(expected.value("stderr", ""), files.path().string())), std::string::npos)
+      << outcome.err;
   if (expected.contains("stderr") && outcome.exit != 0) {
     EXPECT_TRUE(outcome.err.starts_with("m3: ")) << outcome.err;
     EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;  // one line for a person
   }
   // Nothing half-written is left behind.
-  for (const auto& entry : std::filesystem::directory_iterator(files.path())) EXPECT_EQ(entry.path().extension(), ".safetensors");
+  for (const auto& entry : std::filesystem::directory_iterator(files.path()))
+    EXPECT_EQ(entry.path().extension(), ".safetensors");
 }
 
 std::vector<nlohmann::json> cases() {
@@ -84,17 +89,20 @@ std::vector<nlohmann::json> cases() {
   return nlohmann::json::parse(file).get<std::vector<nlohmann::json>>();
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Program, testing::ValuesIn(cases()), [](const auto& tested) { return tested.param.at("name").template get<std::string>(); });
+INSTANTIATE_TEST_SUITE_P(Cases, Program, testing::ValuesIn(cases()),
+                         [](const auto& tested) { return tested.param.at("name").template get<std::string>(); });
 
 TEST(ProgramOutput, TheSameSeedWritesTheSameText) {
-  const std::vector<std::string> args = {"run", model, "--prompt", "In the garden", "--max-tokens", "20", "--seed", "9"};
+  const std::vector<std::string> args = {"run",          model, "--prompt", "In the garden",
+                                         "--max-tokens", "20",  "--seed",   "9"};
   const Outcome first = run(args);
   EXPECT_EQ(first.out, run(args).out);
   EXPECT_GT(first.out.size(), 20u);
 }
 
 TEST(ProgramOutput, JsonHoldsTextIdsLogprobsAndTimings) {
-  const Outcome outcome = run({"run", model, "--prompt", "In the garden", "--max-tokens", "7", "--temperature", "0", "--json", "--logprobs", "3"});
+  const Outcome outcome = run({"run", model, "--prompt", "In the garden", "--max-tokens", "7", "--temperature", "0",
+                               "--json", "--logprobs", "3"});
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json.at("ids").size(), 7u);
   EXPECT_EQ(json.at("logprobs").size(), 7u);
@@ -118,15 +126,18 @@ TEST(ProgramOutput, TraceTensorsHaveTheDocumentedShapesAndDroppedBlocksAreNotCho
   ASSERT_NE(blocks, nullptr);
   EXPECT_EQ(blocks->shape, (std::vector<std::int64_t>{2, 4, 4}));
   const auto* chosen = reinterpret_cast<const std::int32_t*>(blocks->bytes.data());
-  EXPECT_EQ(chosen[3], 7);                          // position 899: its own block is forced, ascending
-  EXPECT_EQ(chosen[16], 0);                         // position 0 has one block
+  EXPECT_EQ(chosen[3], 7);   // position 899: its own block is forced, ascending
+  EXPECT_EQ(chosen[16], 0);  // position 0 has one block
   EXPECT_EQ(chosen[17], -1);
   const std::int32_t victim = chosen[0];
-  ASSERT_EQ(run({"trace", model, "--token-ids", "-", "--out", dropped, "--drop-blocks", std::to_string(victim)}, ids).exit, 0);
+  ASSERT_EQ(
+      run({"trace", model, "--token-ids", "-", "--out", dropped, "--drop-blocks", std::to_string(victim)}, ids).exit,
+      0);
   const TensorFiles second = TensorFiles::open_file(dropped);
   const StoredTensor* others = second.find("block_ids.1");
   ASSERT_NE(others, nullptr);
-  for (std::size_t i = 0; i < others->bytes.size() / 4; ++i) EXPECT_NE(reinterpret_cast<const std::int32_t*>(others->bytes.data())[i], victim);
+  for (std::size_t i = 0; i < others->bytes.size() / 4; ++i)
+    EXPECT_NE(reinterpret_cast<const std::int32_t*>(others->bytes.data())[i], victim);
 }
 
 TEST(ProgramOutput, AFailedTraceLeavesTheEarlierFile) {
@@ -142,20 +153,25 @@ TEST(ProgramOutput, AFullDiskIsOneLine) {
   const TemporaryDirectory files;
   const pid_t child = ::fork();
   if (child == 0) {
-    if (std::freopen("/dev/full", "w", stdout) == nullptr || std::freopen((files / "stderr").c_str(), "w", stderr) == nullptr) ::_exit(99);
+    if (std::freopen("/dev/full", "w", stdout) == nullptr ||
+        std::freopen((files / "stderr").c_str(), "w", stderr) == nullptr)
+      ::_exit(99);
     ::execl(M3_PROGRAM, M3_PROGRAM, "run", model.c_str(), "--prompt", "a", "--max-tokens", "3", nullptr);
     ::_exit(98);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 1);
-  EXPECT_NE(test::read_file(files / "stderr").find("cannot write to standard output: No space left on device"), std::string::npos);
+  EXPECT_NE(test::read_file(files / "stderr").find("cannot write to standard output: No space left on device"),
+            std::string::npos);
 }
 
 TEST(ProgramOutput, CtrlCEndsCleanly) {
   const TemporaryDirectory files;
   const pid_t child = start({"run", model, "--prompt", "Once", "--ignore-eos", "--max-tokens", "16000"}, files, "");
-  const auto written = [&] { return std::filesystem::exists(files / "stdout") ? std::filesystem::file_size(files / "stdout") : 0; };
+  const auto written = [&] {
+    return std::filesystem::exists(files / "stdout") ? std::filesystem::file_size(files / "stdout") : 0;
+  };
   // Once text has come, the handler is in place.
   for (int i = 0; i < 1200 && written() < 40; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   ::kill(child, SIGINT);

@@ -53,13 +53,17 @@ TEST(TokenIds, NpyOfEveryIntegerWidth) {
 }
 
 TEST(TokenIds, BadNpyIsOneLine) {
-  EXPECT_NE(error_of(npy<std::int32_t>("<i4", "(4,)", {1, 2, 3})).find("4 elements of 4 bytes are announced, 12 bytes follow"), std::string::npos);
+  EXPECT_NE(error_of(npy<std::int32_t>("<i4", "(4,)", {1, 2, 3}))
+                .find("4 elements of 4 bytes are announced, 12 bytes follow"),
+            std::string::npos);
   EXPECT_NE(error_of(npy<std::int32_t>("<i4", "(1, 3)", {1, 2, 3})).find("one-dimensional"), std::string::npos);
   EXPECT_NE(error_of(npy<float>("<f4", "(1,)", {1.0f})).find("elements of type <f4"), std::string::npos);
   EXPECT_NE(error_of(npy<std::int64_t>("<i8", "(1,)", {-5})).find("id -5 at index 0"), std::string::npos);
-  EXPECT_NE(error_of(npy<std::uint64_t>("<u8", "(1,)", {std::uint64_t{1} << 40})).find("is not a token id"), std::string::npos);
+  EXPECT_NE(error_of(npy<std::uint64_t>("<u8", "(1,)", {std::uint64_t{1} << 40})).find("is not a token id"),
+            std::string::npos);
   const std::string good = npy<std::int32_t>("<i4", "(1,)", {1});
-  for (std::size_t length = 6; length < good.size(); ++length) EXPECT_NE(error_of(good.substr(0, length)), "accepted") << length;
+  for (std::size_t length = 6; length < good.size(); ++length)
+    EXPECT_NE(error_of(good.substr(0, length)), "accepted") << length;
 }
 
 }  // namespace

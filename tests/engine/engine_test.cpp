@@ -62,7 +62,8 @@ TEST(Engine, GreedyTextIsTheDecodedIdsAndEndsAtMaxTokens) {
   EXPECT_EQ(reply.text, shared_engine().decode(reply.ids, true));
   EXPECT_EQ(reply.last.finish, FinishReason::length);
   EXPECT_EQ(reply.last.usage.completion_tokens, 24);
-  EXPECT_EQ(reply.last.usage.prompt_tokens, static_cast<std::int64_t>(shared_engine().encode(prompt(1).prompt, false).size()));
+  EXPECT_EQ(reply.last.usage.prompt_tokens,
+            static_cast<std::int64_t>(shared_engine().encode(prompt(1).prompt, false).size()));
 }
 
 TEST(Engine, IdsAndTextGiveTheSameReply) {
@@ -279,7 +280,8 @@ TEST(Engine, RefusesWhatCannotRunByName) {
   expect(with([](Request& r) { r.prompt.clear(); }), "the prompt is empty");
   expect(with([](Request& r) { r.prompt_ids = {1, 4096}; }), "prompt id 4096 at index 1");
   expect(with([](Request& r) { r.prompt_ids = {-1}; }), "prompt id -1");
-  expect(with([](Request& r) { r.prompt_ids.assign(1024, 5); }), "the prompt has 1024 tokens but the context holds 1024");
+  expect(with([](Request& r) { r.prompt_ids.assign(1024, 5); }),
+         "the prompt has 1024 tokens but the context holds 1024");
   expect(with([](Request& r) { r.sampling.temperature = 2.5f; }), "temperature 2.5");
   expect(with([](Request& r) { r.sampling.temperature = NAN; }), "temperature nan");
   expect(with([](Request& r) { r.sampling.top_p = 0.0f; }), "top_p 0");
@@ -310,8 +312,10 @@ TEST(Engine, LoadingRefusesByName) {
   };
   EXPECT_NE(error_of([](EngineOptions& o) { o.checkpoint = "/nowhere"; }).find("/nowhere"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.device = "tpu"; }).find("--device tpu"), std::string::npos);
-  EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 1 << 24; }).find("positions end at 16384"), std::string::npos);
-  EXPECT_NE(error_of([](EngineOptions& o) { o.kv_cache_dtype = "int4"; }).find("--kv-cache-dtype int4"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 1 << 24; }).find("positions end at 16384"),
+            std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.kv_cache_dtype = "int4"; }).find("--kv-cache-dtype int4"),
+            std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.quantization = "gptq"; }).find("gptq"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.cache_bytes = 1; }).find("no memory for even one"), std::string::npos);
 }

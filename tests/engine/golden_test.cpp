@@ -76,7 +76,8 @@ TEST_P(Golden, Fp32NumericsEqualTheReference) {
       for (std::size_t choice = 0; choice < margins.size(); ++choice) {
         if (margins[choice] < decided_margin) continue;
         const std::size_t at = choice * static_cast<std::size_t>(columns);
-        EXPECT_TRUE(std::equal(expected.begin() + static_cast<std::ptrdiff_t>(at), expected.begin() + static_cast<std::ptrdiff_t>(at) + columns,
+        EXPECT_TRUE(std::equal(expected.begin() + static_cast<std::ptrdiff_t>(at),
+                               expected.begin() + static_cast<std::ptrdiff_t>(at) + columns,
                                data<std::int32_t>(trace, name) + at))
             << name << " choice " << choice << " margin " << margins[choice];
       }
@@ -87,14 +88,16 @@ TEST_P(Golden, Fp32NumericsEqualTheReference) {
       for (std::int64_t p = 0; p < positions; ++p) {
         if (margins[static_cast<std::size_t>(p)] < decided_margin) continue;
         for (std::int64_t k = p * columns; k < (p + 1) * columns; ++k) {
-          EXPECT_EQ(data<std::int32_t>(trace, name)[k], expected[static_cast<std::size_t>(k)]) << name << " position " << p;
+          EXPECT_EQ(data<std::int32_t>(trace, name)[k], expected[static_cast<std::size_t>(k)])
+              << name << " position " << p;
           EXPECT_NEAR(data<float>(trace, "expert_weights." + layer)[k], weights[static_cast<std::size_t>(k)], 1e-4);
         }
       }
     } else if (!name.starts_with("expert_weights")) {
       const auto expected = golden.floats(name);
       for (std::int64_t p = 0; p < positions; ++p) {
-        EXPECT_LT(row_error(data<float>(trace, name), expected.data(), p, columns), fp32_tolerance) << name << " position " << p;
+        EXPECT_LT(row_error(data<float>(trace, name), expected.data(), p, columns), fp32_tolerance)
+            << name << " position " << p;
       }
     }
   }
@@ -118,7 +121,8 @@ std::vector<double> block_overlap(const GoldenCase& golden, const Trace& trace, 
     int chosen = 0, common = 0;
     for (std::int64_t head = 0; head < shape[1]; ++head) {
       const std::int64_t at = p * slots + head * shape[2];
-      const std::set<std::int32_t> ours(data<std::int32_t>(trace, name) + at, data<std::int32_t>(trace, name) + at + shape[2]);
+      const std::set<std::int32_t> ours(data<std::int32_t>(trace, name) + at,
+                                        data<std::int32_t>(trace, name) + at + shape[2]);
       for (std::int64_t k = at; k < at + shape[2]; ++k) {
         const std::int32_t id = expected[static_cast<std::size_t>(k)];
         if (id < 0) continue;
@@ -153,7 +157,8 @@ void expect_bf16_as_good_as_the_reference(const std::string& name, const std::st
     }
     EXPECT_LE(median(ours), median(theirs) + 1e-7) << tensor;
   };
-  for (std::int64_t i = 0; golden.has("hidden." + std::to_string(i)); ++i) check("hidden." + std::to_string(i), reference.data() + i * positions);
+  for (std::int64_t i = 0; golden.has("hidden." + std::to_string(i)); ++i)
+    check("hidden." + std::to_string(i), reference.data() + i * positions);
   check("logits", logits_reference.data());
   for (const auto& [tensor, stored] : trace) {
     if (!tensor.starts_with("block_ids.")) continue;
@@ -169,7 +174,8 @@ TEST_P(Golden, CpuBf16IsAsGoodAsTheReferencesBf16) {
   expect_bf16_as_good_as_the_reference(GetParam(), "cpu");
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(test::golden_case_names()), [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(test::golden_case_names()),
+                         [](const auto& tested) { return tested.param; });
 
 // A sequence's results do not depend on chunking, page order or threads: bit for bit.
 class Invariance : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
@@ -179,18 +185,24 @@ TEST_P(Invariance, ChunksPagesAndThreadsChangeNothing) {
   if (backend == "cpu" && !ops::cpu_backend_available()) GTEST_SKIP() << "this machine lacks AVX2";
   const GoldenCase golden(name);
   const Trace whole = run(golden, {.backend = backend, .chunk = 2048, .greedy = 4, .threads = 1});
-  const std::vector<RunOptions> others = {{.backend = backend, .chunk = 37, .greedy = 4},
-                                          {.backend = backend, .chunk = 128, .shuffle = true, .greedy = 4, .threads = 2},
-                                          {.backend = backend, .chunk = 301, .shuffle = true, .greedy = 4, .threads = 3}};
+  const std::vector<RunOptions> others = {
+      {.backend = backend, .chunk = 37, .greedy = 4},
+      {.backend = backend, .chunk = 128, .shuffle = true, .greedy = 4, .threads = 2},
+      {.backend = backend, .chunk = 301, .shuffle = true, .greedy = 4, .threads = 3}};
   for (const RunOptions& other : others) {
     const Trace trace = run(golden, other);
     ASSERT_EQ(trace.size(), whole.size());
-    for (const auto& [tensor, stored] : whole) EXPECT_TRUE(stored.bytes == trace.at(tensor).bytes) << tensor << " with chunks of " << other.chunk;
+    for (const auto& [tensor, stored] : whole)
+      EXPECT_TRUE(stored.bytes == trace.at(tensor).bytes) << tensor << " with chunks of " << other.chunk;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Invariance, testing::Combine(testing::Values("all_sparse", "unusual_order", "mxfp4"), testing::Values("scalar", "cpu")),
-                         [](const auto& tested) { return std::get<0>(tested.param) + "_" + std::get<1>(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Cases, Invariance,
+                         testing::Combine(testing::Values("all_sparse", "unusual_order", "mxfp4"),
+                                          testing::Values("scalar", "cpu")),
+                         [](const auto& tested) {
+                           return std::get<0>(tested.param) + "_" + std::get<1>(tested.param);
+                         });
 
 }  // namespace
 }  // namespace m3::engine

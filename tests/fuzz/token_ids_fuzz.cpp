@@ -10,7 +10,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::int32_t id : m3::cli::parse_token_ids({reinterpret_cast<const char*>(data), size}, "fuzz")) {
       if (id < 0) __builtin_trap();
     }
-  } catch (const m3::Error&) {
-  }
+  } catch (const m3::Error&) {}
   return 0;
 }

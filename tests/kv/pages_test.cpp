@@ -49,9 +49,13 @@ TEST(PageLayout, PartsTileThePageWithoutHolesAndOnlySparseLayersHaveIndexK) {
   EXPECT_EQ(layout.find(3, PartKind::k)->shard_axis, 0);
 }
 
-TEST(PageLayout, RefusesOtherDtypes) { EXPECT_THROW(make_page_layout(m3_layers(), DType::i32, DType::bf16, "m"), Error); }
+TEST(PageLayout, RefusesOtherDtypes) {
+  EXPECT_THROW(make_page_layout(m3_layers(), DType::i32, DType::bf16, "m"), Error);
+}
 
-PageLayout small_layout() { return make_page_layout({{.kv_heads = 2, .index_k = true}}, DType::bf16, DType::bf16, "m"); }
+PageLayout small_layout() {
+  return make_page_layout({{.kv_heads = 2, .index_k = true}}, DType::bf16, DType::bf16, "m");
+}
 
 TEST(PagePool, PartsOfDifferentPagesDoNotOverlap) {
   PagePool pool(small_layout(), 3);

@@ -93,7 +93,8 @@ TEST_P(Ragged, TruncateForgetsSpeculation) {
   EXPECT_EQ(step({{&sequence, 10}})[0], expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Ragged, testing::Values("scalar", "cpu"), [](const auto& tested) { return tested.param; });
+INSTANTIATE_TEST_SUITE_P(Backends, Ragged, testing::Values("scalar", "cpu"),
+                         [](const auto& tested) { return tested.param; });
 
 ModelConfig m3_config() {
   ModelConfig config;
@@ -132,8 +133,10 @@ TEST(Rotary, PlainFrequenciesAreTheSpecs) {
   const Rotary rotary = make_rotary(m3_config());
   ASSERT_EQ(rotary.inv_freq.size(), 32u);
   EXPECT_EQ(rotary.factor, 1.0f);
-  const std::vector<std::pair<int, double>> expected = {{0, 1.0}, {1, 0.6175287581}, {2, 0.3813417671}, {15, 7.241988160e-4}, {16, 4.472135955e-4}, {31, 3.238715564e-7}};
-  for (const auto& [i, value] : expected) EXPECT_NEAR(rotary.inv_freq[static_cast<std::size_t>(i)] / value, 1, 1e-6) << i;
+  const std::vector<std::pair<int, double>> expected = {
+      {0, 1.0}, {1, 0.6175287581}, {2, 0.3813417671}, {15, 7.241988160e-4}, {16, 4.472135955e-4}, {31, 3.238715564e-7}};
+  for (const auto& [i, value] : expected)
+    EXPECT_NEAR(rotary.inv_freq[static_cast<std::size_t>(i)] / value, 1, 1e-6) << i;
 }
 
 TEST(Rotary, YarnStretchesOnlySlowFrequencies) {

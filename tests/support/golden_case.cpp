@@ -31,7 +31,8 @@ GoldenCase::GoldenCase(const std::string& name) : directory_(goldens() / name) {
   SeededGains gains;
   for (const auto& [suffix, gain] : meta.at("gains").items()) gains[suffix] = gain.get<double>();
   temporary_ = std::make_unique<TemporaryDirectory>();
-  write_seeded_checkpoint(temporary_->path(), read_file(directory_ / "config.json"), meta.at("seed").get<std::uint64_t>(), gains);
+  write_seeded_checkpoint(temporary_->path(), read_file(directory_ / "config.json"),
+                          meta.at("seed").get<std::uint64_t>(), gains);
   directory_ = temporary_->path();
 }
 
@@ -44,13 +45,16 @@ const StoredTensor& GoldenCase::tensor(const std::string& name) const {
 }
 
 std::vector<float> GoldenCase::floats(const std::string& name) const { return values<float>(tensor(name), DType::f32); }
-std::vector<std::int32_t> GoldenCase::ints(const std::string& name) const { return values<std::int32_t>(tensor(name), DType::i32); }
+std::vector<std::int32_t> GoldenCase::ints(const std::string& name) const {
+  return values<std::int32_t>(tensor(name), DType::i32);
+}
 std::vector<std::int64_t> GoldenCase::shape(const std::string& name) const { return tensor(name).shape; }
 
 std::vector<std::string> golden_case_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(goldens())) {
-    if (entry.is_directory() && exists(entry.path() / "expected.safetensors")) names.push_back(entry.path().filename().string());
+    if (entry.is_directory() && exists(entry.path() / "expected.safetensors"))
+      names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);
   return names;

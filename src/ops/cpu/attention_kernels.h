@@ -173,9 +173,19 @@ void attention_finish(int heads, const AttentionState& state) {
   }
 }
 
-// Dot products of up to 4 queries with K keys in the order of matmul; unused queries repeat the last.
-template <int K>
-void score_tile(const float* const (&queries)[4], const float* rows, __m128 (&out)[K]) {
+// Keys of a chunk, in fp32 or as stored.
+struct WideKeys {
+  const float* rows;
+  V load(int key, int d) const { return Simd::load(rows + key * head_dim + d); }
+};
+struct StoredKeys {
+  const std::uint16_t* rows;
+  V load(int key, int d) const { return Simd::load_bf16(rows + key * head_dim + d); }
+};
+
+// Dot products of 4 queries with K keys from `first` on, in the order of matmul.
+template <int K, typename Keys>
+void score_tile(const float* const (&queries)[4], const Keys& chunk, int first, __m128 (&out)[K]) {
   V sums[4][K];
 #pragma GCC unroll 4
   for (int q = 0; q < 4; ++q) {
@@ -185,7 +195,7 @@ void score_tile(const float* const (&queries)[4], const float* rows, __m128 (&ou
   for (int d = 0; d < head_dim; d += L) {
     V keys[K];
 #pragma GCC unroll 4
-    for (int key = 0; key < K; ++key) keys[key] = Simd::load(rows + key * head_dim + d);
+    for (int key = 0; key < K; ++key) keys[key] = chunk.load(first + key, d);
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) {
       const V query = Simd::load(queries[q] + d);
@@ -197,45 +207,63 @@ void score_tile(const float* const (&queries)[4], const float* rows, __m128 (&ou
   for (int key = 0; key < K; ++key) out[key] = Simd::sum4(sums[0][key], sums[1][key], sums[2][key], sums[3][key]);
 }
 
+// Raises the scores of the queries from `first` on, 4 of them, by the keys of a chunk that begins at key `begin`; past
+// the last query the last one is repeated.
+template <typename Keys>
+void score_chunk(const ScoreCall& call, const Keys& chunk, std::int64_t begin, int count, std::int64_t first) {
+  const float* queries[4];
+  std::int64_t index[4];
+  alignas(16) int visible[4];
+  alignas(16) float best[4];
+  int lowest = count;
+  int highest = 0;
+  for (int i = 0; i < 4; ++i) {
+    index[i] = first + i < call.count ? first + i : call.count - 1;
+    queries[i] = call.queries + index[i] * head_dim;
+    const std::int64_t left = call.visible[index[i]] - begin;
+    visible[i] = left < 0 ? 0 : left > count ? count : static_cast<int>(left);
+    if (visible[i] < lowest) lowest = visible[i];
+    if (visible[i] > highest) highest = visible[i];
+    best[i] = call.scores[index[i] * call.stride];
+  }
+  __m128 top = _mm_load_ps(best);
+  int key = 0;
+  for (; key + 3 <= lowest; key += 3) {
+    __m128 scores[3];
+    score_tile<3>(queries, chunk, key, scores);
+    for (const __m128 score : scores) top = _mm_max_ps(score, top);
+  }
+  for (; key < highest; ++key) {
+    __m128 scores[1];
+    score_tile<1>(queries, chunk, key, scores);
+    const __m128i seen =
+        _mm_cmpgt_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(visible)), _mm_set1_epi32(key));
+    top = _mm_blendv_ps(top, _mm_max_ps(scores[0], top), _mm_castsi128_ps(seen));
+  }
+  _mm_store_ps(best, top);
+  for (int i = 0; i < 4; ++i) call.scores[index[i] * call.stride] = best[i];
+}
+
 // The highest score of each query over its visible keys; a NaN never replaces a score.
 void score_page(const ScoreCall& call) {
   for (std::int64_t i = 0; i < call.count; ++i) call.scores[i * call.stride] = -__builtin_inff();
+  const std::int64_t row_bytes = head_dim * (call.type == DType::f32 ? 4 : call.type == DType::bf16 ? 2 : 1);
   for (std::int64_t begin = 0; begin < call.key_count; begin += key_chunk) {
     const std::int64_t rest = call.key_count - begin;
     const int count = static_cast<int>(rest < key_chunk ? rest : key_chunk);
+    // The chunk after this one comes while this one is computed.
+    const std::byte* after = rest > key_chunk ? call.keys + (begin + key_chunk) * row_bytes : call.next;
+    if (after != nullptr) {
+      for (std::int64_t at = 0; at < key_chunk * row_bytes; at += 64) Simd::prefetch(after + at);
+    }
+    if (call.count <= 4 && call.type == DType::bf16) {
+      const auto* rows = reinterpret_cast<const std::uint16_t*>(call.keys + begin * row_bytes);
+      score_chunk(call, StoredKeys{rows}, begin, count, 0);
+      continue;
+    }
     widen_rows(call.type, call.keys, begin, count, 1.0f, call.rows);
     for (std::int64_t first = 0; first < call.count; first += 4) {
-      const float* queries[4];
-      std::int64_t index[4];
-      int visible[4];
-      int lowest = count;
-      int highest = 0;
-      for (int i = 0; i < 4; ++i) {
-        index[i] = first + i < call.count ? first + i : call.count - 1;
-        queries[i] = call.queries + index[i] * head_dim;
-        const std::int64_t left = call.visible[index[i]] - begin;
-        visible[i] = left < 0 ? 0 : left > count ? count : static_cast<int>(left);
-        if (visible[i] < lowest) lowest = visible[i];
-        if (visible[i] > highest) highest = visible[i];
-      }
-      alignas(16) float best[4];
-      for (int i = 0; i < 4; ++i) best[i] = call.scores[index[i] * call.stride];
-      __m128 top = _mm_load_ps(best);
-      int key = 0;
-      for (; key + 3 <= lowest; key += 3) {
-        __m128 scores[3];
-        score_tile<3>(queries, call.rows + key * head_dim, scores);
-        for (const __m128 score : scores) top = _mm_max_ps(score, top);
-      }
-      for (; key < highest; ++key) {
-        __m128 scores[1];
-        score_tile<1>(queries, call.rows + key * head_dim, scores);
-        const __m128i seen =
-            _mm_cmpgt_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(visible)), _mm_set1_epi32(key));
-        top = _mm_blendv_ps(top, _mm_max_ps(scores[0], top), _mm_castsi128_ps(seen));
-      }
-      _mm_store_ps(best, top);
-      for (int i = 0; i < 4; ++i) call.scores[index[i] * call.stride] = best[i];
+      score_chunk(call, WideKeys{call.rows}, begin, count, first);
     }
   }
 }

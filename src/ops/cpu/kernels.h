@@ -17,7 +17,8 @@ inline constexpr std::int64_t k_block = 256;
 // Rows of K are padded with zeros to a multiple of this in fp32 panels.
 inline constexpr std::int64_t column_group = 32;
 
-inline constexpr std::int64_t padded_columns(std::int64_t columns) {
+// static: the kernels' units must not define a symbol that other units could take.
+static constexpr std::int64_t padded_columns(std::int64_t columns) {
   return (columns + column_group - 1) / column_group * column_group;
 }
 
@@ -70,6 +71,7 @@ struct ScoreCall {
   std::int64_t count = 0;
   DType type = DType::bf16;
   const std::byte* keys = nullptr;  // [128, 128]
+  const std::byte* next = nullptr;  // keys that will be read after these, to be fetched meanwhile; null = none
   std::int64_t key_count = 0;       // the largest of `visible`, at most 128
   float* rows = nullptr;            // scratch [key_chunk, 128]
   float* scores = nullptr;          // out: scores[i · stride]

@@ -128,6 +128,8 @@ void CpuBackend::select_blocks(const Batch& batch, const SelectBlocks& args, con
         call.count = run.count * heads;
         call.type = pages.index_k.dtype;
         call.keys = page >= 0 ? page_run(pages.index_k, page, 0) : nullptr;
+        const std::int32_t next = block + 1 < run.blocks ? index_page(batch, run.sequence, block + 1) : -1;
+        call.next = next >= 0 ? page_run(pages.index_k, next, 0) : nullptr;
         call.key_count = page >= 0 ? most : 0;
         call.rows = part.rows;
         call.scores = memory.scores + first_query * capacity + block;

@@ -53,8 +53,8 @@ std::string merge(const std::vector<const ArgumentNode*>& nodes, const SchemaVie
 std::string members_to_json(const std::vector<ArgumentNode>& nodes, const SchemaView& schema) {
   std::vector<std::vector<const ArgumentNode*>> groups;
   for (const ArgumentNode& node : nodes) {
-    const auto same = std::find_if(groups.begin(), groups.end(),
-                                   [&](const auto& group) { return group.front()->tag == node.tag; });
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.front()->tag == node.tag; });
     if (same == groups.end()) {
       groups.push_back({&node});
     } else {
@@ -196,10 +196,8 @@ bool ArgumentBuilder::is_sibling(std::string_view tag) {
 void ArgumentBuilder::open(std::string_view tag, std::string_view raw, std::string& out) {
   if (depth() >= max_depth) return text(raw, out);
   switch (top().mode) {
-    case Mode::object:
-      return open_member(tag, out);
-    case Mode::array:
-      return open_child(tag, top().schema.item(top().count));
+    case Mode::object: return open_member(tag, out);
+    case Mode::array: return open_child(tag, top().schema.item(top().count));
     case Mode::leaf:
       if (become_container(out)) return open(tag, raw, out);
       [[fallthrough]];
@@ -224,13 +222,9 @@ void ArgumentBuilder::text(std::string_view piece, std::string& out) {
   Frame& frame = top();
   switch (frame.mode) {
     case Mode::object:
-    case Mode::array:
-      return;  // between members there is only layout
-    case Mode::tree:
-      frame.path.back().text += piece;
-      return;
-    case Mode::string:
-      return append_json_escaped(out, piece);
+    case Mode::array: return;  // between members there is only layout
+    case Mode::tree: frame.path.back().text += piece; return;
+    case Mode::string: return append_json_escaped(out, piece);
     case Mode::leaf:
       frame.text += piece;
       if (frame.continues || !is_surely_string(frame.text, frame.schema)) return;
@@ -245,8 +239,8 @@ void ArgumentBuilder::text(std::string_view piece, std::string& out) {
 
 void ArgumentBuilder::close_leaf(std::string& out) {
   Frame& leaf = top();
-  const bool null = leaf.schema.allows(kind_null) && !leaf.continues &&
-                    (trim_spaces(leaf.text) == "null" || is_blank(leaf.text));
+  const bool null =
+      leaf.schema.allows(kind_null) && !leaf.continues && (trim_spaces(leaf.text) == "null" || is_blank(leaf.text));
   if (leaf.schema.only(kind_array | kind_null) && !null && owner().mode == Mode::object) {
     extend_array(owner(), leaf.tag, coerce_elements(leaf.text, leaf.schema), out);
   } else {
@@ -279,18 +273,10 @@ void ArgumentBuilder::finish_object(Frame& object, std::string& out) {
 
 void ArgumentBuilder::close_top(std::string& out) {
   switch (top().mode) {
-    case Mode::string:
-      out += '"';
-      break;
-    case Mode::leaf:
-      close_leaf(out);
-      break;
-    case Mode::tree:
-      close_tree(out);
-      break;
-    case Mode::object:
-      finish_object(top(), out);
-      break;
+    case Mode::string: out += '"'; break;
+    case Mode::leaf: close_leaf(out); break;
+    case Mode::tree: close_tree(out); break;
+    case Mode::object: finish_object(top(), out); break;
     case Mode::array: {
       Frame& parent = owner();
       if (parent.mode == Mode::object) {
@@ -309,7 +295,8 @@ void ArgumentBuilder::close_top(std::string& out) {
 void ArgumentBuilder::close(std::string_view tag, std::string_view raw, std::string& out) {
   if (top().mode == Mode::tree) {
     auto& path = top().path;
-    const auto same = std::find_if(path.rbegin(), path.rend(), [&](const ArgumentNode& node) { return node.tag == tag; });
+    const auto same =
+        std::find_if(path.rbegin(), path.rend(), [&](const ArgumentNode& node) { return node.tag == tag; });
     if (same != path.rend()) {
       auto keep = static_cast<std::size_t>(path.rend() - same) - 1;
       if (keep == 0) return close_top(out);

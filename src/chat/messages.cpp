@@ -193,8 +193,8 @@ std::vector<Value> order_system_messages(const std::vector<Value>& messages, con
     const Value* content = message.as_dict().find("content");
     if (is_absent(content)) continue;
     const Value* before = developer->as_dict().find("content");
-    developer = with_member(developer->as_dict(), "content",
-                            is_absent(before) ? *content : joined_content(*before, *content));
+    developer =
+        with_member(developer->as_dict(), "content", is_absent(before) ? *content : joined_content(*before, *content));
   }
   if (developer) head.push_back(*developer);
   head.insert(head.end(), rest.begin(), rest.end());

@@ -19,10 +19,10 @@ struct ChatRequestOptions {
 };
 
 struct ChatRequest {
-  Value messages;                        // a list of dicts, normalised
-  Value tools;                           // as given, or none
-  Tools parsed_tools;                    // the same for the parser; never null
-  std::optional<ThinkingMode> thinking;  // absent: the template's default, adaptive
+  Value messages;                                  // a list of dicts, normalised
+  Value tools;                                     // as given, or none
+  Tools parsed_tools;                              // the same for the parser; never null
+  std::optional<ThinkingMode> thinking;            // absent: the template's default, adaptive
   std::shared_ptr<const Dict> template_arguments;  // chat_template_kwargs, with thinking_mode filled in
   bool add_generation_prompt = true;
   bool continue_final_message = false;

@@ -181,17 +181,14 @@ void OutputParser::handle_text(std::string_view text) {
   if (text.empty()) return;
   switch (state_) {
     case State::content:
-    case State::block:
-      return emit_content(text);
-    case State::reasoning:
-      return emit(ParseEventKind::reasoning, text);
+    case State::block: return emit_content(text);
+    case State::reasoning: return emit(ParseEventKind::reasoning, text);
     case State::call: {
       std::string json;
       arguments_->text(text, json);
       return emit(ParseEventKind::arguments, json);
     }
-    case State::skipped:
-      return;
+    case State::skipped: return;
   }
 }
 
@@ -216,13 +213,10 @@ void OutputParser::handle_think(bool end) {
 void OutputParser::handle_tag(const Tag& tag, std::string_view raw) {
   switch (state_) {
     case State::content:
-    case State::reasoning:
-      return open_block();
-    case State::block:
-      return handle_block_tag(tag);
+    case State::reasoning: return open_block();
+    case State::block: return handle_block_tag(tag);
     case State::call:
-    case State::skipped:
-      return handle_call_tag(tag, raw);
+    case State::skipped: return handle_call_tag(tag, raw);
   }
 }
 
@@ -325,7 +319,9 @@ void append_events(ParsedOutput& output, const std::vector<ParseEvent>& events) 
       case ParseEventKind::content: output.content += event.text; break;
       case ParseEventKind::reasoning: output.reasoning += event.text; break;
       case ParseEventKind::call: output.calls.push_back({event.text, {}}); break;
-      case ParseEventKind::arguments: output.calls.at(static_cast<std::size_t>(event.call)).arguments += event.text; break;
+      case ParseEventKind::arguments:
+        output.calls.at(static_cast<std::size_t>(event.call)).arguments += event.text;
+        break;
     }
   }
 }

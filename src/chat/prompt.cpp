@@ -15,7 +15,8 @@ constexpr std::size_t max_config_bytes = std::size_t{64} << 20;
 
 std::string template_of(const Value& config, const std::string& where) {
   const Value* found = config.as_dict().find("chat_template");
-  if (found == nullptr || found->is(Kind::none)) fail("{}: it has no chat_template, and there is no chat_template.jinja", where);
+  if (found == nullptr || found->is(Kind::none))
+    fail("{}: it has no chat_template, and there is no chat_template.jinja", where);
   if (found->is(Kind::string)) return found->bytes();
   if (found->is(Kind::list)) {
     for (const Value& entry : found->items()) {
@@ -33,7 +34,8 @@ std::string template_of(const Value& config, const std::string& where) {
 
 // "bos_token": "x" or {"content": "x", ...}.
 void add_special_tokens(const Value& config, Dict& tokens) {
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"}) {
     const Value* value = config.as_dict().find(name);
     if (value != nullptr && value->is(Kind::dict)) value = value->as_dict().find("content");
     // They are the checkpoint's, like its template.
@@ -56,9 +58,7 @@ Value mark_final_message(const Value& messages, const std::string& mark) {
   const std::string path = fmt::format("messages[{}].content", last);
   auto message = std::make_shared<Dict>(list.back().as_dict());
   const Value* content = message->find("content");
-  const auto marked = [&](const Value& text) {
-    return Value::string(text.bytes() + mark + " ", Origin::message);
-  };
+  const auto marked = [&](const Value& text) { return Value::string(text.bytes() + mark + " ", Origin::message); };
   if (content == nullptr) fail("continue_final_message: {} is missing, so there is nothing to continue", path);
   if (content->is(Kind::string)) {
     message->set(Value::string("content"), marked(*content));
@@ -110,8 +110,7 @@ Text render_prompt(const ChatTemplate& chat_template, const ChatRequest& request
   const std::string mark = request.continue_final_message ? unused_mark(request.messages) : "";
   Dict context = chat_template.special_tokens;
   for (const auto& [key, value] : request.template_arguments->items) context.set(key, value);
-  context.set(Value::string("messages"),
-              mark.empty() ? request.messages : mark_final_message(request.messages, mark));
+  context.set(Value::string("messages"), mark.empty() ? request.messages : mark_final_message(request.messages, mark));
   context.set(Value::string("tools"), request.tools);
   context.set(Value::string("documents"), Value::none());
   context.set(Value::string("add_generation_prompt"), Value::boolean(request.add_generation_prompt));

@@ -13,9 +13,8 @@ struct ModeName {
   std::string_view name;
   ThinkingMode mode;
 };
-constexpr std::array<ModeName, 3> mode_names = {{{"enabled", ThinkingMode::enabled},
-                                                 {"disabled", ThinkingMode::disabled},
-                                                 {"adaptive", ThinkingMode::adaptive}}};
+constexpr std::array<ModeName, 3> mode_names = {
+    {{"enabled", ThinkingMode::enabled}, {"disabled", ThinkingMode::disabled}, {"adaptive", ThinkingMode::adaptive}}};
 
 // A member that is there and not null.
 const Value* present(const Dict& dict, std::string_view name) {
@@ -73,7 +72,8 @@ void read_thinking(const Dict& body, const Dict& arguments, ThinkingChoice& choi
   }
   if (const Value* thinking = present(body, "thinking")) {
     if (!thinking->is(Kind::dict)) fail("thinking: expected an object, found {}", json_type(*thinking));
-    if (const Value* type = present(thinking->as_dict(), "type")) choice.set(read_mode(*type, "thinking.type"), "thinking.type");
+    if (const Value* type = present(thinking->as_dict(), "type"))
+      choice.set(read_mode(*type, "thinking.type"), "thinking.type");
   }
   if (const Value* effort = present(body, "reasoning_effort")) {
     if (!effort->is(Kind::string)) fail("reasoning_effort: expected a string, found {}", json_type(*effort));

@@ -257,9 +257,8 @@ void check_schema(const Value& schema, const std::string& path) {
     fail("{}.enum: expected a list", path);
   }
   if (const Value* required = member(dict, "required")) {
-    const bool names = required->is(Kind::list) &&
-                       std::all_of(required->items().begin(), required->items().end(),
-                                   [](const Value& name) { return name.is(Kind::string); });
+    const bool names = required->is(Kind::list) && std::all_of(required->items().begin(), required->items().end(),
+                                                               [](const Value& name) { return name.is(Kind::string); });
     if (!names) fail("{}.required: expected a list of names", path);
   }
   if (const Value* reference = member(dict, "$ref"); reference != nullptr && !reference->is(Kind::string)) {

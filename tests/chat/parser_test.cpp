@@ -44,7 +44,7 @@ std::vector<Case> load_cases() {
     c.name = entry["name"];
     c.text = expand(entry["text"]);
     const std::string mode = entry.value("mode", "adaptive");
-    c.mode = mode == "enabled" ? ThinkingMode::enabled
+    c.mode = mode == "enabled"    ? ThinkingMode::enabled
              : mode == "disabled" ? ThinkingMode::disabled
                                   : ThinkingMode::adaptive;
     c.continues = entry.value("continues", false);
@@ -234,8 +234,9 @@ TEST(Parser, HostileSchemasEnd) {
     "properties": {"x": {"$ref": "#/$defs/b"}, "y": {"$ref": "#/$defs/a"}, "z": {"$ref": "#"}}})");
   body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", loop}}}}};
   const Tools tools = parse_chat_request(parse_json(body.dump(), "request")).parsed_tools;
-  const std::string text =
-      expand("{N}<tool_call>{N}<invoke name=\"f\">{N}<x>deep{N}</x>{N}<y>1{N}</y>{N}<z>{N}<z>{N}<x>{N}</x>{N}</z>{N}</z>{N}</invoke>");
+  const std::string text = expand(
+      "{N}<tool_call>{N}<invoke "
+      "name=\"f\">{N}<x>deep{N}</x>{N}<y>1{N}</y>{N}<z>{N}<z>{N}<x>{N}</x>{N}</z>{N}</z>{N}</invoke>");
   const ParsedOutput output = parse_output(text, tools, ThinkingMode::adaptive);
   ASSERT_EQ(output.calls.size(), 1u);
   EXPECT_TRUE(Json::accept(output.calls[0].arguments));

@@ -50,17 +50,67 @@ TEST(Prompt, StoredConversationsEqualJinja) {
   EXPECT_GE(count, 60);
 }
 
-constexpr std::array<const char*, 61> special_tokens = {
-    "]!p~[", "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim_pad>", "<reponame>", "<filename>", "<gh_stars>",
-    "<issue_start>", "<issue_comment>", "<issue_closed>", "<jupyter_start>", "<jupyter_text>", "<jupyter_code>",
-    "<jupyter_output>", "<empty_output>", "<commit_before>", "<commit_msg>", "<commit_after>", "]~b]", "[e~[", "]!d~[",
-    "<function_call>", "<code_interpreter>", "]<]speech[>[", "]<]image[>[", "]<]video[>[", "]<]start of speech[>[",
-    "]<]end of speech[>[", "]<]start of image[>[", "]<]end of image[>[", "]<]start of video[>[", "]<]end of video[>[",
-    "]<]vision pad[>[", "]~!b[", "<jupyter_error>", "<add_file>", "<delete_file>", "<rename_file>", "<edit_file>",
-    "<commit_message>", "<empty_source_file>", "<repo_struct>", "<code_context>", "<file_content>", "<source_files>",
-    "<pr_start>", "<review_comment>", "<filepath>", "<file_sep>", "<think>", "</think>", "<tool_call>", "</tool_call>",
-    "]<]frame[>[", "]<]start of frame[>[", "]<]end of frame[>[", "<|content_altered_placeholder|>", "]<]minimax[>[",
-    "<mm:think>", "</mm:think>"};
+constexpr std::array<const char*, 61> special_tokens = {"]!p~[",
+                                                        "<fim_prefix>",
+                                                        "<fim_middle>",
+                                                        "<fim_suffix>",
+                                                        "<fim_pad>",
+                                                        "<reponame>",
+                                                        "<filename>",
+                                                        "<gh_stars>",
+                                                        "<issue_start>",
+                                                        "<issue_comment>",
+                                                        "<issue_closed>",
+                                                        "<jupyter_start>",
+                                                        "<jupyter_text>",
+                                                        "<jupyter_code>",
+                                                        "<jupyter_output>",
+                                                        "<empty_output>",
+                                                        "<commit_before>",
+                                                        "<commit_msg>",
+                                                        "<commit_after>",
+                                                        "]~b]",
+                                                        "[e~[",
+                                                        "]!d~[",
+                                                        "<function_call>",
+                                                        "<code_interpreter>",
+                                                        "]<]speech[>[",
+                                                        "]<]image[>[",
+                                                        "]<]video[>[",
+                                                        "]<]start of speech[>[",
+                                                        "]<]end of speech[>[",
+                                                        "]<]start of image[>[",
+                                                        "]<]end of image[>[",
+                                                        "]<]start of video[>[",
+                                                        "]<]end of video[>[",
+                                                        "]<]vision pad[>[",
+                                                        "]~!b[",
+                                                        "<jupyter_error>",
+                                                        "<add_file>",
+                                                        "<delete_file>",
+                                                        "<rename_file>",
+                                                        "<edit_file>",
+                                                        "<commit_message>",
+                                                        "<empty_source_file>",
+                                                        "<repo_struct>",
+                                                        "<code_context>",
+                                                        "<file_content>",
+                                                        "<source_files>",
+                                                        "<pr_start>",
+                                                        "<review_comment>",
+                                                        "<filepath>",
+                                                        "<file_sep>",
+                                                        "<think>",
+                                                        "</think>",
+                                                        "<tool_call>",
+                                                        "</tool_call>",
+                                                        "]<]frame[>[",
+                                                        "]<]start of frame[>[",
+                                                        "]<]end of frame[>[",
+                                                        "<|content_altered_placeholder|>",
+                                                        "]<]minimax[>[",
+                                                        "<mm:think>",
+                                                        "</mm:think>"};
 
 // A tokenizer of single bytes and M3's special tokens, ids 256 and up.
 Tokenizer byte_tokenizer() {
@@ -78,9 +128,10 @@ Tokenizer byte_tokenizer() {
              to_json(Value::string(special_tokens[i]), {}).bytes() +
              R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true})";
   }
-  const std::string json = R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)" + added +
-                           R"(],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
-                           vocab + R"(},"merges":[]}})";
+  const std::string json =
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[)" + added +
+      R"(],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
+      vocab + R"(},"merges":[]}})";
   return Tokenizer::parse(json, "byte tokenizer");
 }
 
@@ -95,13 +146,14 @@ std::vector<std::int32_t> specials_in(const Tokenizer& tokenizer, const std::str
 // A conversation with `word` in every place that a message fills.
 std::string body_with(const std::string& word) {
   const std::string text = to_json(Value::string(word), {}).bytes();
-  const std::string arguments = to_json(Value::string("{" + text + ": " + text + ", \"l\": [" + text + "]}"), {}).bytes();
+  const std::string arguments =
+      to_json(Value::string("{" + text + ": " + text + ", \"l\": [" + text + "]}"), {}).bytes();
   return R"({"messages": [{"role": "root", "content": )" + text + R"(}, {"role": "system", "content": )" + text +
          R"(}, {"role": "user", "content": [{"type": "text", "text": )" + text +
-         R"(}]}, {"role": "developer", "content": )" + text +
-         R"(}, {"role": "assistant", "reasoning_content": )" + text + R"(, "content": )" + text +
-         R"(, "tool_calls": [{"function": {"name": )" + text + R"(, "arguments": )" + arguments +
-         R"(}}]}, {"role": "tool", "content": )" + text + R"(}, {"role": "tool", "content": [{"type": "text", "text": )" + text +
+         R"(}]}, {"role": "developer", "content": )" + text + R"(}, {"role": "assistant", "reasoning_content": )" +
+         text + R"(, "content": )" + text + R"(, "tool_calls": [{"function": {"name": )" + text + R"(, "arguments": )" +
+         arguments + R"(}}]}, {"role": "tool", "content": )" + text +
+         R"(}, {"role": "tool", "content": [{"type": "text", "text": )" + text +
          R"(}]}], "tools": [{"type": "function", "function": {"name": )" + text + R"(, "description": )" + text +
          R"(, "parameters": {"type": "object", "properties": {)" + text + R"(: {"description": )" + text + "}}}}}]}";
 }
@@ -130,7 +182,8 @@ TEST(Prompt, TokensCannotBeCompletedByMessages) {
 
 TEST(Prompt, MediaPlaceholdersAreTokens) {
   const Tokenizer tokenizer = byte_tokenizer();
-  const auto ids = specials_in(tokenizer, R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}},
+  const auto ids = specials_in(
+      tokenizer, R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}},
     {"type": "text", "text": "]<]image[>["}, {"type": "video"}]}]})");
   EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer.id_of("]<]image[>[")), 1);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer.id_of("]<]video[>[")), 1);
@@ -150,8 +203,9 @@ TEST(Prompt, PrefillFollowsTheMode) {
 TEST(Prompt, ContinuesTheFinalMessage) {
   const auto tail = [](const std::string& content) {
     const std::string text =
-        prompt_of(R"({"continue_final_message": true, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": )" +
-                  content + "}]}")
+        prompt_of(
+            R"({"continue_final_message": true, "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": )" +
+            content + "}]}")
             .bytes();
     return text.substr(text.rfind("]~b]"));
   };
@@ -176,14 +230,17 @@ std::string sha256(const std::string& text) {
   static constexpr auto constants = [] {
     // Fractional parts of the cube roots of the first 64 primes.
     return std::array<std::uint32_t, 64>{
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
-        0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
-        0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
-        0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-        0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
-        0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+        0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+        0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+        0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
   }();
-  std::array<std::uint32_t, 8> h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::uint32_t, 8> h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::string padded = text;
   padded += '\x80';
   while (padded.size() % 64 != 56) padded += '\0';
@@ -201,8 +258,8 @@ std::string sha256(const std::string& text) {
     for (std::size_t i = 0; i < 64; ++i) {
       const std::uint32_t one = s[7] + (turn(s[4], 6) ^ turn(s[4], 11) ^ turn(s[4], 25)) +
                                 ((s[4] & s[5]) ^ (~s[4] & s[6])) + constants[i] + w[i];
-      const std::uint32_t two = (turn(s[0], 2) ^ turn(s[0], 13) ^ turn(s[0], 22)) +
-                                ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
+      const std::uint32_t two =
+          (turn(s[0], 2) ^ turn(s[0], 13) ^ turn(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
       s = {one + two, s[0], s[1], s[2], s[3] + one, s[4], s[5], s[6]};
     }
     for (std::size_t i = 0; i < 8; ++i) h[i] += s[i];
@@ -219,7 +276,10 @@ TEST(PublicTemplate, DigestsHold) {
   const ChatTemplate published = load_chat_template(path);
   const auto render = [&](const std::string& mode) {
     return prompt_of(R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f"}}],
-                         "chat_template_kwargs": {"thinking_mode": ")" + mode + "\"}}", published).bytes();
+                         "chat_template_kwargs": {"thinking_mode": ")" +
+                         mode + "\"}}",
+                     published)
+        .bytes();
   };
   const auto between = [](const std::string& text, const std::string& first, const std::string& last) {
     const std::size_t begin = text.find(first);
@@ -230,10 +290,10 @@ TEST(PublicTemplate, DigestsHold) {
   const std::string identity = between(enabled, "]~b]system\n", "\n\n<thinking_instructions>").substr(11);
   EXPECT_EQ(identity.size(), 214u);
   EXPECT_EQ(sha256(identity), "476e8e637968115fe28849c4dc2ffa20bc00413827a1c3c9c2bd645fc5af0a72");
-  const std::array<std::array<std::string, 2>, 3> blocks = {{
-      {"enabled", "f9dda5e65ba1c3a9d37c74409e00ed14a250fd9f16e5ad985f6fb6719ca452cc"},
-      {"disabled", "0c25f917f717d5d0e24d7fb48b87d99c7e09a022a60f0f38c038025dabf6a5ef"},
-      {"adaptive", "b8bbd8d02f31b7fb9be3c4d1563567c7e496875017b74032089431aa82b95045"}}};
+  const std::array<std::array<std::string, 2>, 3> blocks = {
+      {{"enabled", "f9dda5e65ba1c3a9d37c74409e00ed14a250fd9f16e5ad985f6fb6719ca452cc"},
+       {"disabled", "0c25f917f717d5d0e24d7fb48b87d99c7e09a022a60f0f38c038025dabf6a5ef"},
+       {"adaptive", "b8bbd8d02f31b7fb9be3c4d1563567c7e496875017b74032089431aa82b95045"}}};
   for (const auto& [mode, digest] : blocks) {
     EXPECT_EQ(sha256(between(render(mode), "\n\n<thinking_instructions>", "[e~[")), digest) << mode;
   }

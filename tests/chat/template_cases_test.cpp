@@ -32,8 +32,9 @@ void check_file(const std::string& path, int least) {
     }
     const bool same = expect == nullptr ? !error.empty() : error.empty() && got == expect->bytes();
     different += same ? 0 : 1;
-    EXPECT_TRUE(same) << path << ":" << count << "\ntemplate: " << source << "\nexpected: "
-                      << (expect == nullptr ? "an error" : expect->bytes()) << "\ngot: " << (error.empty() ? got : error);
+    EXPECT_TRUE(same) << path << ":" << count << "\ntemplate: " << source
+                      << "\nexpected: " << (expect == nullptr ? "an error" : expect->bytes())
+                      << "\ngot: " << (error.empty() ? got : error);
   }
   EXPECT_GE(count, least);
 }

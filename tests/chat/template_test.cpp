@@ -61,13 +61,12 @@ TEST(Template, ErrorsNameLineAndColumnAndConstruct) {
   EXPECT_EQ(error_of("{% break %}"), "chat template line 1 column 4: 'break' outside of a loop");
 }
 
-TEST(Template, InvalidTextIsRefused) {
-  EXPECT_THAT(error_of("\xff"), testing::HasSubstr("UTF-8"));
-}
+TEST(Template, InvalidTextIsRefused) { EXPECT_THAT(error_of("\xff"), testing::HasSubstr("UTF-8")); }
 
 TEST(Template, RecursionIsBounded) {
   EXPECT_THAT(error_of("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}"), testing::HasSubstr("deep"));
-  EXPECT_THAT(error_of("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"), testing::HasSubstr("nested"));
+  EXPECT_THAT(error_of("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
+              testing::HasSubstr("nested"));
   std::string chain = "{{ 1";
   for (int i = 0; i < 5000; ++i) chain += " + 1";
   EXPECT_THAT(error_of(chain + " }}"), testing::HasSubstr("nested"));
@@ -84,8 +83,10 @@ TEST(Template, WorkAndSizeAreBounded) {
   EXPECT_THAT(error_of("{{ 'x' * 1000000000 }}"), testing::HasSubstr("bytes"));
   EXPECT_THAT(error_of("{{ 'x'.center(1000000000) }}"), testing::HasSubstr("bytes"));
   EXPECT_THAT(error_of("{{ range(100001) }}"), testing::HasSubstr("range"));
-  EXPECT_THAT(error_of("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
-              testing::HasSubstr("bytes"));
+  EXPECT_THAT(
+      error_of(
+          "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
+      testing::HasSubstr("bytes"));
   EXPECT_THAT(error_of("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}"),
               testing::HasSubstr("nested"));
   EXPECT_THAT(error_of("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}"), testing::HasSubstr("contains itself"));
@@ -100,7 +101,8 @@ TEST(Template, OutputSizeIsBounded) {
 }
 
 TEST(Template, StringsRememberWhereTheyCameFrom) {
-  const std::string context = R"({"s": "abc", "t": " x,y ", "n": 5, "f": 1.5, "b": true, "l": ["p", "q"], "d": {"k": "v"}})";
+  const std::string context =
+      R"({"s": "abc", "t": " x,y ", "n": 5, "f": 1.5, "b": true, "l": ["p", "q"], "d": {"k": "v"}})";
   EXPECT_EQ(origins("<{{ s }}>", context), "t:<|m:abc|t:>|");
   EXPECT_EQ(origins("{{ '<' ~ s ~ '>' }}", context), "t:<|m:abc|t:>|");
   EXPECT_EQ(origins("{{ '<' + s }}", context), "t:<|m:abc|");

@@ -15,12 +15,13 @@ namespace {
 m3::chat::Tools make_tools() {
   using namespace m3::chat;
   return parse_chat_request(
-             parse_json(R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f", "parameters": {
+             parse_json(
+                 R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f", "parameters": {
                "type": "object", "properties": {"s": {"type": "string"}, "n": {"type": ["integer", "null"]}, "any": {},
                "l": {"type": "array", "items": {"type": "number"}}, "o": {"type": "object", "properties": {"s": {"type": "string"},
                "l": {"type": "array", "items": {"$ref": "#"}}}}, "u": {"anyOf": [{"type": "string"}, {"type": "array"}]},
                "e": {"enum": ["a", 1, null]}, "b": {"type": "boolean"}}}}}]})",
-                        "request"))
+                 "request"))
       .parsed_tools;
 }
 

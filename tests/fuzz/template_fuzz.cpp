@@ -24,7 +24,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::size_t total = 0;
     text.for_each_run([&](std::string_view run, Origin) { total += run.size(); });
     if (total != text.size()) __builtin_trap();
-  } catch (const m3::Error&) {
-  }
+  } catch (const m3::Error&) {}
   return 0;
 }

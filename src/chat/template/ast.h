@@ -20,20 +20,20 @@ using ExprPtr = std::unique_ptr<Expr>;
 
 enum class ExprKind : std::uint8_t {
   constant,
-  name,         // `text`
+  name,              // `text`
   namespace_target,  // `text`.`attribute`, only as an assignment target
   tuple,
   list,
-  dict,         // children: key, value, key, value
-  attribute,    // children[0].`text`
-  item,         // children[0][children[1]]
-  slice,        // children[0][a:b:c], absent bounds are null
-  call,         // children[0](arguments)
-  filter,       // children[0] | `text`(arguments); children[0] is null in a filter block
-  test,         // children[0] is `text`(arguments)
-  unary,        // `text` is not, - or +
-  binary,       // + - * / // % **
-  logical,      // and, or
+  dict,       // children: key, value, key, value
+  attribute,  // children[0].`text`
+  item,       // children[0][children[1]]
+  slice,      // children[0][a:b:c], absent bounds are null
+  call,       // children[0](arguments)
+  filter,     // children[0] | `text`(arguments); children[0] is null in a filter block
+  test,       // children[0] is `text`(arguments)
+  unary,      // `text` is not, - or +
+  binary,     // + - * / // % **
+  logical,    // and, or
   concat,
   compare,      // children[0] operators[0] children[1] ...
   conditional,  // children: condition, value, other value or null
@@ -85,14 +85,14 @@ using Body = std::vector<StmtPtr>;
 enum class StmtKind : std::uint8_t {
   text,
   print,
-  if_,         // branches, else_body
-  for_,        // target, value (the iterable), condition, body, else_body
-  set,         // target = value
-  set_block,   // target = body, through `value` (a chain of filters) if present
-  with_,       // targets[i] = values[i]
-  macro,       // name, parameters, defaults, body
-  call_block,  // value is the call; parameters, defaults, body
-  generation,  // body
+  if_,           // branches, else_body
+  for_,          // target, value (the iterable), condition, body, else_body
+  set,           // target = value
+  set_block,     // target = body, through `value` (a chain of filters) if present
+  with_,         // targets[i] = values[i]
+  macro,         // name, parameters, defaults, body
+  call_block,    // value is the call; parameters, defaults, body
+  generation,    // body
   filter_block,  // value, body
   break_,
   continue_,

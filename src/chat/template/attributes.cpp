@@ -17,11 +17,10 @@ bool one_of(std::string_view name, const std::array<std::string_view, N>& names)
 constexpr std::array<std::string_view, 5> dict_methods = {"get", "items", "keys", "values", "copy"};
 constexpr std::array<std::string_view, 5> dict_mutators = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr std::array<std::string_view, 3> list_methods = {"count", "index", "copy"};
-constexpr std::array<std::string_view, 8> list_mutators = {"append", "clear",  "pop",    "reverse",
-                                                           "insert", "sort", "extend", "remove"};
-constexpr std::array<std::string_view, 7> integer_attributes = {"real",       "imag",     "numerator",
-                                                                "denominator", "conjugate", "bit_length",
-                                                                "bit_count"};
+constexpr std::array<std::string_view, 8> list_mutators = {"append", "clear", "pop",    "reverse",
+                                                           "insert", "sort",  "extend", "remove"};
+constexpr std::array<std::string_view, 7> integer_attributes = {"real",      "imag",       "numerator", "denominator",
+                                                                "conjugate", "bit_length", "bit_count"};
 constexpr std::array<std::string_view, 4> float_attributes = {"real", "imag", "conjugate", "is_integer"};
 constexpr std::array<std::string_view, 7> global_names = {"range",        "dict",   "namespace", "raise_exception",
                                                           "strftime_now", "joiner", "cycler"};
@@ -87,8 +86,8 @@ Value call_number_method(const Value& self, const std::string& name, const CallA
     const double value = self.as_double();
     return Value::boolean(std::isfinite(value) && std::floor(value) == value);
   }
-  const std::uint64_t magnitude = self.as_int() < 0 ? 0 - static_cast<std::uint64_t>(self.as_int())
-                                                    : static_cast<std::uint64_t>(self.as_int());
+  const std::uint64_t magnitude =
+      self.as_int() < 0 ? 0 - static_cast<std::uint64_t>(self.as_int()) : static_cast<std::uint64_t>(self.as_int());
   if (name == "bit_count") return Value::integer(__builtin_popcountll(magnitude));
   return Value::integer(magnitude == 0 ? 0 : 64 - __builtin_clzll(magnitude));
 }
@@ -120,8 +119,8 @@ Value call_list_method(const Value& self, const std::string& name, const CallArg
   const std::vector<Value>& items = self.items();
   if (name == "count") {
     if (bound[1]) fault("count() takes exactly one argument");
-    return Value::integer(std::count_if(items.begin(), items.end(),
-                                        [&](const Value& item) { return equal(item, *bound[0]); }));
+    return Value::integer(
+        std::count_if(items.begin(), items.end(), [&](const Value& item) { return equal(item, *bound[0]); }));
   }
   const auto length = static_cast<std::int64_t>(items.size());
   const auto limit = [&](const std::optional<Value>& value, std::int64_t otherwise) {
@@ -225,8 +224,8 @@ std::vector<std::optional<Value>> bind(const char* function, const CallArguments
   }
   for (std::size_t i = 0; i < arguments.positional.size(); ++i) bound[i] = arguments.positional[i];
   for (const auto& [name, value] : arguments.keywords) {
-    const auto* found = std::find_if(parameters.begin(), parameters.end(),
-                                     [&](const char* parameter) { return name == parameter; });
+    const auto* found =
+        std::find_if(parameters.begin(), parameters.end(), [&](const char* parameter) { return name == parameter; });
     if (found == parameters.end()) fault(function, "() got an unexpected keyword argument '", name, "'");
     auto& place = bound[static_cast<std::size_t>(found - parameters.begin())];
     if (place) fault(function, "() got multiple values for argument '", name, "'");
@@ -261,8 +260,7 @@ std::optional<Value> builtin_attribute(Interpreter& interpreter, const Value& va
       return std::nullopt;
     case Kind::boolean:
     case Kind::integer:
-    case Kind::floating:
-      return number_attribute(interpreter, value, name);
+    case Kind::floating: return number_attribute(interpreter, value, name);
     case Kind::range: {
       const Range& range = value.as<Range>();
       if (name == "start") return Value::integer(range.start);
@@ -273,10 +271,8 @@ std::optional<Value> builtin_attribute(Interpreter& interpreter, const Value& va
     case Kind::name_space:
       if (const Value* found = value.as<NameSpace>().attributes.find(name)) return *found;
       return std::nullopt;
-    case Kind::macro:
-      return macro_attribute(value, name);
-    case Kind::loop:
-      return loop_attribute(interpreter, value, name);
+    case Kind::macro: return macro_attribute(value, name);
+    case Kind::loop: return loop_attribute(interpreter, value, name);
     case Kind::helper: {
       const Helper& helper = value.as<Helper>();
       if (helper.joiner) return std::nullopt;
@@ -284,27 +280,20 @@ std::optional<Value> builtin_attribute(Interpreter& interpreter, const Value& va
       if (name == "next" || name == "reset") return bound_method(interpreter, value, name);
       return std::nullopt;
     }
-    default:
-      return std::nullopt;
+    default: return std::nullopt;
   }
 }
 
 Value call_method(Interpreter& interpreter, const Value& self, const std::string& name,
                   const CallArguments& arguments) {
   switch (self.kind()) {
-    case Kind::string:
-      return call_string_method(interpreter, self, name, arguments);
-    case Kind::dict:
-      return call_dict_method(interpreter, self, name, arguments);
+    case Kind::string: return call_string_method(interpreter, self, name, arguments);
+    case Kind::dict: return call_dict_method(interpreter, self, name, arguments);
     case Kind::list:
-    case Kind::tuple:
-      return call_list_method(self, name, arguments);
-    case Kind::loop:
-      return call_loop_method(self, name, arguments);
-    case Kind::helper:
-      return call_cycler_method(self, name, arguments);
-    default:
-      return call_number_method(self, name, arguments);
+    case Kind::tuple: return call_list_method(self, name, arguments);
+    case Kind::loop: return call_loop_method(self, name, arguments);
+    case Kind::helper: return call_cycler_method(self, name, arguments);
+    default: return call_number_method(self, name, arguments);
   }
 }
 

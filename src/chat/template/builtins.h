@@ -44,8 +44,7 @@ Value call_global(Interpreter& interpreter, std::string_view name, const CallArg
 
 // value.name as Python has it: methods are bound functions; empty if there is no such attribute.
 std::optional<Value> builtin_attribute(Interpreter& interpreter, const Value& value, const std::string& name);
-Value call_method(Interpreter& interpreter, const Value& self, const std::string& name,
-                  const CallArguments& arguments);
+Value call_method(Interpreter& interpreter, const Value& self, const std::string& name, const CallArguments& arguments);
 Value call_string_method(Interpreter& interpreter, const Value& self, const std::string& name,
                          const CallArguments& arguments);
 bool has_string_method(std::string_view name);

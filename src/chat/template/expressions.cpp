@@ -11,12 +11,9 @@ Value Interpreter::eval(const Expr& node, Frame& frame) {
   charge(1);
   at_ = node.at;
   switch (node.kind) {
-    case ExprKind::constant:
-      return node.constant;
-    case ExprKind::name:
-      return eval_name(node, frame);
-    case ExprKind::namespace_target:
-      break;
+    case ExprKind::constant: return node.constant;
+    case ExprKind::name: return eval_name(node, frame);
+    case ExprKind::namespace_target: break;
     case ExprKind::tuple:
     case ExprKind::list: {
       std::vector<Value> items;
@@ -24,8 +21,7 @@ Value Interpreter::eval(const Expr& node, Frame& frame) {
       for (const auto& child : node.children) items.push_back(eval(*child, frame));
       return node.kind == ExprKind::list ? Value::list(std::move(items)) : Value::tuple(std::move(items));
     }
-    case ExprKind::dict:
-      return eval_dict(node, frame);
+    case ExprKind::dict: return eval_dict(node, frame);
     case ExprKind::attribute: {
       const Value object = eval(*node.children[0], frame);
       at_ = node.at;
@@ -37,12 +33,9 @@ Value Interpreter::eval(const Expr& node, Frame& frame) {
       at_ = node.at;
       return item(object, key);
     }
-    case ExprKind::slice:
-      return eval_slice(node, frame);
-    case ExprKind::call:
-      return eval_call(node, frame, nullptr);
-    case ExprKind::filter:
-      return eval_filter(node, frame, nullptr);
+    case ExprKind::slice: return eval_slice(node, frame);
+    case ExprKind::call: return eval_call(node, frame, nullptr);
+    case ExprKind::filter: return eval_filter(node, frame, nullptr);
     case ExprKind::test: {
       const Value value = eval(*node.children[0], frame);
       const CallArguments arguments = eval_arguments(node.arguments, frame);
@@ -67,10 +60,8 @@ Value Interpreter::eval(const Expr& node, Frame& frame) {
       if (truthy(left) == (node.text == "or")) return left;
       return eval(*node.children[1], frame);
     }
-    case ExprKind::concat:
-      return eval_concat(node, frame);
-    case ExprKind::compare:
-      return eval_compare(node, frame);
+    case ExprKind::concat: return eval_concat(node, frame);
+    case ExprKind::compare: return eval_compare(node, frame);
     case ExprKind::conditional:
       if (truthy(eval(*node.children[0], frame))) return eval(*node.children[1], frame);
       if (node.children[2]) return eval(*node.children[2], frame);
@@ -180,9 +171,8 @@ Text slice_text(const String& string, const Bounds& bounds) {
       }
       return out;
     }
-    walk(bounds, [&](std::int64_t i) {
-      out.append(text, static_cast<std::size_t>(i), static_cast<std::size_t>(i) + 1);
-    });
+    walk(bounds,
+         [&](std::int64_t i) { out.append(text, static_cast<std::size_t>(i), static_cast<std::size_t>(i) + 1); });
     return out;
   }
   std::vector<std::size_t> starts;
@@ -236,10 +226,8 @@ Value Interpreter::eval_slice(const Expr& node, Frame& frame) {
       cut->step = range.step * bounds.step;
       return Value::object(Kind::range, cut);
     }
-    case Kind::undefined:
-      fault(object.undefined_message());
-    default:
-      fault("'", type_name(object), "' object cannot be sliced");
+    case Kind::undefined: fault(object.undefined_message());
+    default: fault("'", type_name(object), "' object cannot be sliced");
   }
 }
 
@@ -305,8 +293,7 @@ Value Interpreter::eval_filter(const Expr& node, Frame& frame, const Text* block
 
 Value Interpreter::call(const Value& callee, const CallArguments& arguments) {
   switch (callee.kind()) {
-    case Kind::macro:
-      return call_macro(callee.as<Macro>(), arguments);
+    case Kind::macro: return call_macro(callee.as<Macro>(), arguments);
     case Kind::function: {
       const Function& function = callee.as<Function>();
       if (function.self) return call_method(*this, *function.self, function.name, arguments);
@@ -328,10 +315,8 @@ Value Interpreter::call(const Value& callee, const CallArguments& arguments) {
       helper.used = true;
       return Value::string("");
     }
-    case Kind::undefined:
-      fault(callee.undefined_message());
-    default:
-      break;
+    case Kind::undefined: fault(callee.undefined_message());
+    default: break;
   }
   fault("'", type_name(callee), "' object is not callable");
 }
@@ -371,13 +356,11 @@ Value Interpreter::item(const Value& object, const Value& key) {
       }
       return object.items()[static_cast<std::size_t>(at)];
     }
-    default:
-      break;
+    default: break;
   }
   if (key.is(Kind::string)) {
     if (auto value = builtin_attribute(*this, object, key.bytes())) return std::move(*value);
-    return Value::undefined(std::string("'") + type_name(object) + " object' has no attribute '" + key.bytes() +
-                            "'");
+    return Value::undefined(std::string("'") + type_name(object) + " object' has no attribute '" + key.bytes() + "'");
   }
   return Value::undefined(std::string(type_name(object)) + " object has no such element");
 }

@@ -30,13 +30,10 @@ Value to_integer(Interpreter&, const Value& input, const CallArguments& argument
   const std::int64_t base = bound[1] ? index_of(*bound[1]) : 10;
   if (base != 0 && (base < 2 || base > 36)) return otherwise;
   switch (input.kind()) {
-    case Kind::undefined:
-      fault(input.undefined_message());
+    case Kind::undefined: fault(input.undefined_message());
     case Kind::boolean:
-    case Kind::integer:
-      return Value::integer(input.as_int(), input.origin());
-    case Kind::big_integer:
-      return input;
+    case Kind::integer: return Value::integer(input.as_int(), input.origin());
+    case Kind::big_integer: return input;
     case Kind::floating:
       if (std::isinf(input.as_double())) fault("cannot convert float infinity to integer");
       return std::isnan(input.as_double()) ? otherwise : integer_of(input.as_double(), input.origin());
@@ -48,8 +45,7 @@ Value to_integer(Interpreter&, const Value& input, const CallArguments& argument
       const auto value = parse_float(input.bytes());
       return value && std::isfinite(*value) ? integer_of(*value, origin) : otherwise;
     }
-    default:
-      return otherwise;
+    default: return otherwise;
   }
 }
 
@@ -126,13 +122,11 @@ Value length(Interpreter&, const Value& input, const CallArguments& arguments) {
 }
 
 constexpr FilterEntry entries[] = {
-    {"abs", absolute},          {"int", to_integer}, {"float", to_float}, {"round", round},
-    {"default", default_value}, {"d", default_value}, {"attr", attribute}, {"length", length},
-    {"count", length},
+    {"abs", absolute},    {"int", to_integer}, {"float", to_float}, {"round", round},  {"default", default_value},
+    {"d", default_value}, {"attr", attribute}, {"length", length},  {"count", length},
 };
 
-constexpr std::string_view unsupported_filters[] = {"pprint", "random",   "striptags", "urlize",
-                                                    "wordwrap", "xmlattr"};
+constexpr std::string_view unsupported_filters[] = {"pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"};
 
 }  // namespace
 
@@ -151,8 +145,8 @@ const FilterEntry* find_filter(std::string_view name) {
 }
 
 std::string unknown_filter(std::string_view name) {
-  const bool known = std::find(std::begin(unsupported_filters), std::end(unsupported_filters), name) !=
-                     std::end(unsupported_filters);
+  const bool known =
+      std::find(std::begin(unsupported_filters), std::end(unsupported_filters), name) != std::end(unsupported_filters);
   if (known) return "the filter '" + std::string(name) + "' is not supported in chat templates";
   return "no filter named '" + std::string(name) + "'";
 }

@@ -45,9 +45,7 @@ class AttributeGetter {
   std::optional<Value> otherwise_;
 };
 
-Value ignore_case(const Value& value) {
-  return value.is(Kind::string) ? Value::string(to_lower(value.text())) : value;
-}
+Value ignore_case(const Value& value) { return value.is(Kind::string) ? Value::string(to_lower(value.text())) : value; }
 
 std::optional<Value> optional_default(const std::optional<Value>& value) {
   return given(value) ? value : std::optional<Value>();

@@ -147,8 +147,8 @@ Text quote_url(const Text& text, bool for_query) {
   Text out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text.bytes()[i]);
-    const bool plain = std::isalnum(byte) || byte == '_' || byte == '.' || byte == '-' || byte == '~' ||
-                       (byte == '/' && !for_query);
+    const bool plain =
+        std::isalnum(byte) || byte == '_' || byte == '.' || byte == '-' || byte == '~' || (byte == '/' && !for_query);
     if (plain && byte < 0x80) {
       out.append(text, i, i + 1);
     } else {

@@ -57,7 +57,7 @@ void Interpreter::charge(std::size_t work) {
 
 void Interpreter::charge_bytes(std::size_t bytes) {
   if (bytes > limits_.output_bytes) fault("a text of more than ", std::to_string(limits_.output_bytes), " bytes");
-  charge(1 + bytes / 32);
+  charge(1 + bytes / 8);
 }
 
 Frame& Interpreter::enter(const FrameLayout& layout, Frame* parent) {
@@ -86,14 +86,9 @@ void Interpreter::load_slots(const FrameLayout& layout, Frame& frame) {
   for (std::size_t i = 0; i < layout.loads.size(); ++i) {
     const Load& load = layout.loads[i];
     switch (load.kind) {
-      case LoadKind::parameter:
-        break;
-      case LoadKind::missing:
-        frame.slots[i] = Value::missing();
-        break;
-      case LoadKind::context:
-        frame.slots[i] = context_value(load.name);
-        break;
+      case LoadKind::parameter: break;
+      case LoadKind::missing: frame.slots[i] = Value::missing(); break;
+      case LoadKind::context: frame.slots[i] = context_value(load.name); break;
       case LoadKind::alias: {
         const Frame* outer = &frame;
         for (int hop = 0; hop < load.outer.hops; ++hop) outer = outer->parent;
@@ -153,32 +148,17 @@ Flow Interpreter::run_statement(const Stmt& statement, Frame& frame, Text& out) 
         print(out, result);
       }
       return Flow::normal;
-    case StmtKind::if_:
-      return run_if(statement, frame, out);
-    case StmtKind::for_:
-      return run_for(statement, frame, out);
-    case StmtKind::set:
-      assign(*statement.target, eval(*statement.value, frame), frame);
-      return Flow::normal;
-    case StmtKind::set_block:
-      return run_set_block(statement, frame);
-    case StmtKind::with_:
-      return run_with(statement, frame, out);
-    case StmtKind::macro:
-      slot(statement.name_slot, frame) = make_macro(statement, frame);
-      return Flow::normal;
-    case StmtKind::call_block:
-      run_call_block(statement, frame, out);
-      return Flow::normal;
-    case StmtKind::generation:
-      print(out, call(make_macro(statement, frame), {}));
-      return Flow::normal;
-    case StmtKind::filter_block:
-      return run_filter_block(statement, frame, out);
-    case StmtKind::break_:
-      return Flow::break_;
-    case StmtKind::continue_:
-      return Flow::continue_;
+    case StmtKind::if_: return run_if(statement, frame, out);
+    case StmtKind::for_: return run_for(statement, frame, out);
+    case StmtKind::set: assign(*statement.target, eval(*statement.value, frame), frame); return Flow::normal;
+    case StmtKind::set_block: return run_set_block(statement, frame);
+    case StmtKind::with_: return run_with(statement, frame, out);
+    case StmtKind::macro: slot(statement.name_slot, frame) = make_macro(statement, frame); return Flow::normal;
+    case StmtKind::call_block: run_call_block(statement, frame, out); return Flow::normal;
+    case StmtKind::generation: print(out, call(make_macro(statement, frame), {})); return Flow::normal;
+    case StmtKind::filter_block: return run_filter_block(statement, frame, out);
+    case StmtKind::break_: return Flow::break_;
+    case StmtKind::continue_: return Flow::continue_;
   }
   return Flow::normal;
 }
@@ -200,8 +180,7 @@ Flow Interpreter::run_for(const Stmt& statement, Frame& frame, Text& out) {
   return flow;
 }
 
-Flow Interpreter::run_loop(const Stmt& statement, Frame& frame, const Value& iterable, std::int64_t depth0,
-                           Text& out) {
+Flow Interpreter::run_loop(const Stmt& statement, Frame& frame, const Value& iterable, std::int64_t depth0, Text& out) {
   auto source = iterate(iterable);
   if (statement.condition) {
     Frame& test = enter(statement.test_frame, &frame);
@@ -268,8 +247,7 @@ Flow Interpreter::run_set_block(const Stmt& statement, Frame& frame) {
   Text text;
   const Flow flow = run_body(statement.body, inner, text);
   if (flow != Flow::normal) return flow;
-  const Value value =
-      statement.value ? eval_filter(*statement.value, inner, &text) : Value::string(std::move(text));
+  const Value value = statement.value ? eval_filter(*statement.value, inner, &text) : Value::string(std::move(text));
   assign(*statement.target, value, frame);
   leave(inner);
   return Flow::normal;
@@ -371,8 +349,8 @@ Value Interpreter::call_macro(const Macro& macro, const CallArguments& arguments
   if (signature.kwargs_slot >= 0) at(signature.kwargs_slot) = Value::dict(std::move(rest));
   if (signature.varargs_slot >= 0) {
     const auto extra = std::min(count, arguments.positional.size());
-    at(signature.varargs_slot) = Value::tuple(
-        {arguments.positional.begin() + static_cast<std::ptrdiff_t>(extra), arguments.positional.end()});
+    at(signature.varargs_slot) =
+        Value::tuple({arguments.positional.begin() + static_cast<std::ptrdiff_t>(extra), arguments.positional.end()});
   } else if (arguments.positional.size() > count) {
     fault("macro '", name, "' takes not more than ", std::to_string(count), " argument(s)");
   }
@@ -434,8 +412,6 @@ Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 Template& Template::operator=(Template&&) noexcept = default;
 
-Text Template::render(const Dict& context) const {
-  return Interpreter(*parsed_, context, limits, strftime_now).run();
-}
+Text Template::render(const Dict& context) const { return Interpreter(*parsed_, context, limits, strftime_now).run(); }
 
 }  // namespace m3::chat

@@ -135,25 +135,16 @@ class Writer {
 
   void write(const Value& value, int level) {
     switch (value.kind()) {
-      case Kind::none:
-        return out_.append("null", value.origin());
-      case Kind::boolean:
-        return out_.append(value.as_bool() ? "true" : "false", value.origin());
-      case Kind::integer:
-        return out_.append(std::to_string(value.as_int()), value.origin());
-      case Kind::big_integer:
-        return out_.append(value.digits(), value.origin());
-      case Kind::floating:
-        return out_.append(number(value.as_double()), value.origin());
-      case Kind::string:
-        return write_string(out_, value.text(), style_.ensure_ascii);
+      case Kind::none: return out_.append("null", value.origin());
+      case Kind::boolean: return out_.append(value.as_bool() ? "true" : "false", value.origin());
+      case Kind::integer: return out_.append(std::to_string(value.as_int()), value.origin());
+      case Kind::big_integer: return out_.append(value.digits(), value.origin());
+      case Kind::floating: return out_.append(number(value.as_double()), value.origin());
+      case Kind::string: return write_string(out_, value.text(), style_.ensure_ascii);
       case Kind::list:
-      case Kind::tuple:
-        return write_list(value, level);
-      case Kind::dict:
-        return write_dict(value, level);
-      default:
-        fault("Object of type ", type_name(value), " is not JSON serializable");
+      case Kind::tuple: return write_list(value, level);
+      case Kind::dict: return write_dict(value, level);
+      default: fault("Object of type ", type_name(value), " is not JSON serializable");
     }
   }
 
@@ -188,8 +179,7 @@ class Writer {
     std::vector<std::pair<Value, Value>> items = value.as_dict().items;
     if (items.empty()) return out_.append("{}", value.origin());
     if (style_.sort_keys) {
-      std::stable_sort(items.begin(), items.end(),
-                       [](const auto& a, const auto& b) { return less(a.first, b.first); });
+      std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return less(a.first, b.first); });
     }
     out_.append("{", value.origin());
     bool first = true;

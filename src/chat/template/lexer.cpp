@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/chat/template/unicode.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::chat {
 
@@ -180,7 +181,8 @@ class Lexer {
   void lex_tag(bool block, std::size_t tag) {
     std::string open;  // brackets not closed yet
     while (true) {
-      if (at_ >= source_.size()) fail_at(position(tag), block ? "a tag is not closed with %}" : "a tag is not closed with }}");
+      if (at_ >= source_.size())
+        fail_at(position(tag), block ? "a tag is not closed with %}" : "a tag is not closed with }}");
       if (open.empty()) {
         if (block) {
           if (const std::size_t next = close("%}", at_); next != npos) {
@@ -246,9 +248,8 @@ class Lexer {
       }
       if (end > whole) return add_number(TokenKind::floating, end);
     }
-    const char next = at_ + 1 < source_.size()
-                          ? static_cast<char>(std::tolower(static_cast<unsigned char>(source_[at_ + 1])))
-                          : '\0';
+    const char next =
+        at_ + 1 < source_.size() ? static_cast<char>(std::tolower(static_cast<unsigned char>(source_[at_ + 1]))) : '\0';
     if (source_[at_] == '0' && (next == 'x' || next == 'o' || next == 'b')) {
       const auto valid = [next](char c) {
         if (next == 'x') return std::isxdigit(static_cast<unsigned char>(c)) != 0;
@@ -296,10 +297,16 @@ class Lexer {
   }
 
   void unescape_one(std::string& out, std::size_t& at, std::size_t end) const {
-    static constexpr std::array<std::pair<char, char>, 10> simple = {{{'\\', '\\'}, {'\'', '\''}, {'"', '"'},
-                                                                     {'a', '\a'}, {'b', '\b'}, {'f', '\f'},
-                                                                     {'n', '\n'}, {'r', '\r'}, {'t', '\t'},
-                                                                     {'v', '\v'}}};
+    static constexpr std::array<std::pair<char, char>, 10> simple = {{{'\\', '\\'},
+                                                                      {'\'', '\''},
+                                                                      {'"', '"'},
+                                                                      {'a', '\a'},
+                                                                      {'b', '\b'},
+                                                                      {'f', '\f'},
+                                                                      {'n', '\n'},
+                                                                      {'r', '\r'},
+                                                                      {'t', '\t'},
+                                                                      {'v', '\v'}}};
     const std::size_t escape = at - 1;
     const char c = source_[at];
     if (static_cast<unsigned char>(c) >= 0x80) {
@@ -378,9 +385,7 @@ std::vector<Token> tokenize_template(std::string_view source) {
   if (source.size() > max_source_bytes) {
     fail("the chat template has {} bytes; at most {} are accepted", source.size(), max_source_bytes);
   }
-  if (const std::size_t bad = find_invalid_utf8(source); bad != npos) {
-    fail("the chat template is not valid UTF-8 at byte {}", bad);
-  }
+  if (!is_valid_utf8(source)) fail("the chat template is not valid UTF-8");
   return Lexer(source).run();
 }
 

@@ -10,6 +10,10 @@
 namespace m3::chat {
 namespace {
 
+// Copied items cost memory too: 32 bytes each.
+constexpr std::size_t work_of_item = 4;
+constexpr std::size_t max_repeated_items = 1'000'000;
+
 [[noreturn]] void unsupported(const std::string& op, const Value& left, const Value& right) {
   if (left.is(Kind::undefined)) fault(left.undefined_message());
   if (right.is(Kind::undefined)) fault(right.undefined_message());
@@ -109,8 +113,12 @@ Text escape_html(const Text& text) {
   Text out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text.bytes()[i];
-    const char* escaped = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;"
-                          : c == '"' ? "&#34;" : nullptr;
+    const char* escaped = c == '&'    ? "&amp;"
+                          : c == '<'  ? "&lt;"
+                          : c == '>'  ? "&gt;"
+                          : c == '\'' ? "&#39;"
+                          : c == '"'  ? "&#34;"
+                                      : nullptr;
     if (escaped != nullptr) {
       out.append(escaped, text.origin_at(i));
     } else {
@@ -132,7 +140,7 @@ Value add_strings(Interpreter& interpreter, const Value& left, const Value& righ
 }
 
 Value join_lists(Interpreter& interpreter, const Value& left, const Value& right) {
-  interpreter.charge(left.items().size() + right.items().size());
+  interpreter.charge(work_of_item * (left.items().size() + right.items().size()));
   std::vector<Value> items = left.items();
   items.insert(items.end(), right.items().begin(), right.items().end());
   const Origin origin = origin_of(left, right);
@@ -141,8 +149,8 @@ Value join_lists(Interpreter& interpreter, const Value& left, const Value& right
 
 Value repeat(Interpreter& interpreter, const Value& sequence, std::int64_t count) {
   const auto times = static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
-  const auto length = static_cast<std::size_t>(sequence.is(Kind::string) ? static_cast<std::int64_t>(sequence.text().size())
-                                                                         : length_of(sequence));
+  const auto length = static_cast<std::size_t>(
+      sequence.is(Kind::string) ? static_cast<std::int64_t>(sequence.text().size()) : length_of(sequence));
   std::size_t total = 0;
   if (__builtin_mul_overflow(times, length, &total)) fault("a repeated sequence is too long");
   if (sequence.is(Kind::string)) {
@@ -151,7 +159,8 @@ Value repeat(Interpreter& interpreter, const Value& sequence, std::int64_t count
     for (std::size_t i = 0; i < times && length > 0; ++i) out.append(sequence.text());
     return Value::string(std::move(out), sequence.as_string().markup);
   }
-  interpreter.charge(total);
+  if (total > max_repeated_items) fault("a repeated sequence is too long");
+  interpreter.charge(work_of_item * total);
   std::vector<Value> items;
   for (std::size_t i = 0; i < times && length > 0; ++i) {
     items.insert(items.end(), sequence.items().begin(), sequence.items().end());
@@ -159,9 +168,7 @@ Value repeat(Interpreter& interpreter, const Value& sequence, std::int64_t count
   return sequence.is(Kind::list) ? Value::list(std::move(items)) : Value::tuple(std::move(items));
 }
 
-bool is_sequence(const Value& value) {
-  return value.is(Kind::string) || value.is(Kind::list) || value.is(Kind::tuple);
-}
+bool is_sequence(const Value& value) { return value.is(Kind::string) || value.is(Kind::list) || value.is(Kind::tuple); }
 bool is_index(const Value& value) { return value.is(Kind::integer) || value.is(Kind::boolean); }
 
 }  // namespace

@@ -173,9 +173,8 @@ ExprPtr TemplateParser::parse_compare() {
   while (true) {
     std::string op;
     const Token& token = current();
-    if (token.kind == TokenKind::op &&
-        (token.text == "==" || token.text == "!=" || token.text == "<" || token.text == "<=" ||
-         token.text == ">" || token.text == ">=")) {
+    if (token.kind == TokenKind::op && (token.text == "==" || token.text == "!=" || token.text == "<" ||
+                                        token.text == "<=" || token.text == ">" || token.text == ">=")) {
       op = next().text;
     } else if (skip_name("in")) {
       op = "in";
@@ -303,8 +302,7 @@ ExprPtr TemplateParser::parse_primary() {
                                                         : Value::floating(std::strtod(token.text.c_str(), nullptr));
       return node;
     }
-    default:
-      break;
+    default: break;
   }
   if (token.is_op("(")) {
     next();

@@ -6,8 +6,8 @@
 namespace m3::chat {
 namespace {
 
-constexpr std::string_view unsupported_tags[] = {"block",  "extends", "include", "import", "from",
-                                                 "autoescape", "trans", "do",     "debug"};
+constexpr std::string_view unsupported_tags[] = {"block",      "extends", "include", "import", "from",
+                                                 "autoescape", "trans",   "do",      "debug"};
 
 StmtPtr make_statement(StmtKind kind, Position at) {
   auto statement = std::make_unique<Stmt>();
@@ -49,8 +49,8 @@ Body TemplateParser::parse_until(Words ends) {
       }
       case TokenKind::block_begin: {
         next();
-        const bool ended = std::any_of(ends.begin(), ends.end(),
-                                       [&](std::string_view word) { return current().is_name(word); });
+        const bool ended =
+            std::any_of(ends.begin(), ends.end(), [&](std::string_view word) { return current().is_name(word); });
         if (ended) {
           --statement_depth_;
           return body;
@@ -101,8 +101,8 @@ StmtPtr TemplateParser::parse_statement() {
     if (loop_depth_ == 0) fail_at(token.at, fmt::format("'{}' outside of a loop", tag));
     return make_statement(tag == "break" ? StmtKind::break_ : StmtKind::continue_, token.at);
   }
-  const bool known = std::find(std::begin(unsupported_tags), std::end(unsupported_tags), tag) !=
-                     std::end(unsupported_tags);
+  const bool known =
+      std::find(std::begin(unsupported_tags), std::end(unsupported_tags), tag) != std::end(unsupported_tags);
   if (known) fail_at(token.at, fmt::format("the tag '{}' is not supported in chat templates", tag));
   fail_at(token.at, fmt::format("unknown tag '{}'", tag));
 }
@@ -160,8 +160,7 @@ ExprPtr TemplateParser::parse_target(bool allow_namespace, bool stop_at_in) {
   std::vector<ExprPtr> items;
   bool is_tuple = false;
   const auto ended = [&] {
-    return current().is_op("=") || current().kind == TokenKind::block_end ||
-           (stop_at_in && current().is_name("in"));
+    return current().is_op("=") || current().kind == TokenKind::block_end || (stop_at_in && current().is_name("in"));
   };
   do {
     if (!items.empty() && ended()) break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/chat/template/unicode.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::chat {
 
@@ -60,9 +61,8 @@ Text case_fold(const Text& text) {
 }
 
 Text to_capitalized(const Text& text) {
-  return map_characters(text, [](const Characters& c, std::size_t i) {
-    return i == 0 ? title_of(c.points[0]) : lower_in_context(c, i);
-  });
+  return map_characters(
+      text, [](const Characters& c, std::size_t i) { return i == 0 ? title_of(c.points[0]) : lower_in_context(c, i); });
 }
 
 Text swap_case(const Text& text) {

@@ -17,7 +17,7 @@ struct Characters {
 
 Text to_upper(const Text& text);
 Text to_lower(const Text& text);
-Text to_title(const Text& text);        // str.title()
+Text to_title(const Text& text);         // str.title()
 Text to_filter_title(const Text& text);  // the filter's own rule: words begin behind space - ( { [ <
 Text to_capitalized(const Text& text);
 Text swap_case(const Text& text);

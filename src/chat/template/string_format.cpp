@@ -6,6 +6,7 @@
 #include "src/chat/template/builtins.h"
 #include "src/chat/template/interpreter.h"
 #include "src/chat/template/unicode.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::chat {
 namespace {
@@ -129,25 +130,21 @@ std::string float_body(double value, const Spec& spec) {
         }
         return body + ".0";
       }
-    case '%':
-      return print_double(magnitude * 100, 'f', spec.precision < 0 ? 6 : spec.precision, spec.alternate) + "%";
+    case '%': return print_double(magnitude * 100, 'f', spec.precision < 0 ? 6 : spec.precision, spec.alternate) + "%";
     case 'e':
     case 'E':
     case 'f':
-    case 'F':
-      return print_double(magnitude, spec.type, spec.precision < 0 ? 6 : spec.precision, spec.alternate);
+    case 'F': return print_double(magnitude, spec.type, spec.precision < 0 ? 6 : spec.precision, spec.alternate);
     case 'g':
     case 'G':
       return print_double(magnitude, spec.type, spec.precision < 0 ? 6 : std::max(spec.precision, 1), spec.alternate);
-    default:
-      fault("unknown format code '", std::string(1, spec.type), "' for a float");
+    default: fault("unknown format code '", std::string(1, spec.type), "' for a float");
   }
 }
 
 std::string integer_body(std::int64_t value, const Spec& spec) {
   if (spec.precision >= 0) fault("precision not allowed in integer format specifier");
-  const std::uint64_t magnitude =
-      value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
   const auto with_prefix = [&](std::string prefix, const std::string& digits) {
     if (!spec.alternate) return digits;
     prefix.append(digits);
@@ -156,18 +153,12 @@ std::string integer_body(std::int64_t value, const Spec& spec) {
   switch (spec.type) {
     case '\0':
     case 'd':
-    case 'n':
-      return std::to_string(magnitude);
-    case 'b':
-      return with_prefix("0b", to_base(magnitude, 2, false));
-    case 'o':
-      return with_prefix("0o", to_base(magnitude, 8, false));
-    case 'x':
-      return with_prefix("0x", to_base(magnitude, 16, false));
-    case 'X':
-      return with_prefix("0X", to_base(magnitude, 16, true));
-    default:
-      fault("unknown format code '", std::string(1, spec.type), "' for an int");
+    case 'n': return std::to_string(magnitude);
+    case 'b': return with_prefix("0b", to_base(magnitude, 2, false));
+    case 'o': return with_prefix("0o", to_base(magnitude, 8, false));
+    case 'x': return with_prefix("0x", to_base(magnitude, 16, false));
+    case 'X': return with_prefix("0X", to_base(magnitude, 16, true));
+    default: fault("unknown format code '", std::string(1, spec.type), "' for an int");
   }
 }
 
@@ -207,12 +198,13 @@ Text format_numeric(const Value& value, const Spec& spec) {
       value.is(Kind::floating) || (spec.type != '\0' && float_types.find(spec.type) != std::string_view::npos);
   if (!as_float && spec.type == 'c') {
     std::string character;
-    if (value.as_int() < 0 || value.as_int() > 0x10ffff) fault("%c arg not in range(0x110000)");
+    const std::int64_t code = value.as_int();
+    if (code < 0 || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) fault("%c arg not in range(0x110000)");
     append_utf8(character, static_cast<char32_t>(value.as_int()));
     return padded(Text(character, value.origin()), spec, '<', 0);
   }
-  const bool negative = as_float ? std::signbit(value.as_double()) && !std::isnan(value.as_double())
-                                 : value.as_int() < 0;
+  const bool negative =
+      as_float ? std::signbit(value.as_double()) && !std::isnan(value.as_double()) : value.as_int() < 0;
   std::string body = as_float ? float_body(value.as_double(), spec) : integer_body(value.as_int(), spec);
   if (spec.group != '\0') {
     if (spec.zero) fault("zero padding with digit grouping is not supported");
@@ -262,8 +254,8 @@ class PercentFormatter {
       at = mark + 1;
       convert(out, at);
     }
-    const bool single = !values_.is(Kind::tuple) && !values_.is(Kind::dict) && !values_.is(Kind::list) &&
-                        !values_.is(Kind::undefined);
+    const bool single =
+        !values_.is(Kind::tuple) && !values_.is(Kind::dict) && !values_.is(Kind::list) && !values_.is(Kind::undefined);
     const std::size_t given = values_.is(Kind::tuple) ? values_.items().size() : single ? 1 : used_;
     if (used_ < given && !by_name_) fault("not all arguments converted during string formatting");
     return out;
@@ -368,8 +360,7 @@ class PercentFormatter {
       case 'u':
       case 'o':
       case 'x':
-      case 'X':
-        return integer(value, type, spec);
+      case 'X': return integer(value, type, spec);
       case 'e':
       case 'E':
       case 'f':
@@ -380,8 +371,7 @@ class PercentFormatter {
         spec.type = type;
         return format_numeric(Value::floating(value.as_double(), value.origin()), spec);
       }
-      default:
-        fault("unsupported format character '", std::string(1, type), "'");
+      default: fault("unsupported format character '", std::string(1, type), "'");
     }
   }
 
@@ -505,8 +495,8 @@ class BraceFormatter {
         const std::string key = name.substr(at + 1, end - at - 1);
         if (key.empty()) fault("empty attribute in format string");
         const bool digits = std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isdigit(c); });
-        value = interpreter_.item(
-            value, digits && key.size() < 18 ? Value::integer(std::stoll(key)) : Value::string(key));
+        value =
+            interpreter_.item(value, digits && key.size() < 18 ? Value::integer(std::stoll(key)) : Value::string(key));
         at = end + 1;
         if (at < name.size() && name[at] != '.' && name[at] != '[') {
           fault("only '.' or '[' may follow ']' in format field specifier");

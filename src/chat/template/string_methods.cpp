@@ -92,8 +92,7 @@ Value count(const Call& call) {
   const std::string& needle = string_argument(call, *bound[0]).bytes();
   const Window window = window_of(call, bound[1], bound[2]);
   if (window.begin == npos) return Value::integer(0);
-  const std::string_view hay =
-      std::string_view(call.text().bytes()).substr(window.begin, window.end - window.begin);
+  const std::string_view hay = std::string_view(call.text().bytes()).substr(window.begin, window.end - window.begin);
   if (needle.empty()) return Value::integer(static_cast<std::int64_t>(count_code_points(hay)) + 1);
   std::int64_t found = 0;
   for (std::size_t at = hay.find(needle); at != npos; at = hay.find(needle, at + needle.size())) ++found;
@@ -103,10 +102,9 @@ Value count(const Call& call) {
 Value starts_or_ends(const Call& call, bool at_end) {
   const auto bound = call.bound({"prefix", "start", "end"}, 1);
   const Window window = window_of(call, bound[1], bound[2]);
-  const std::string_view hay = window.begin == npos
-                                   ? std::string_view()
-                                   : std::string_view(call.text().bytes())
-                                         .substr(window.begin, window.end - window.begin);
+  const std::string_view hay =
+      window.begin == npos ? std::string_view()
+                           : std::string_view(call.text().bytes()).substr(window.begin, window.end - window.begin);
   const auto matches = [&](const Value& value) {
     const std::string& part = string_argument(call, value).bytes();
     if (window.begin == npos || part.size() > hay.size()) return false;
@@ -200,16 +198,14 @@ Value partition(const Call& call, bool from_right) {
   const Text& separator = string_argument(call, *bound[0]);
   if (separator.empty()) fault("empty separator");
   const Text& text = call.text();
-  const std::size_t at =
-      from_right ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
-  const auto string = [](Text part) { return Value::string(std::move(part)); };
+  const std::size_t at = from_right ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
+  const auto string = [&](Text part) { return Value::string(std::move(part), call.self.as_string().markup); };
   if (at == npos) {
     return from_right ? Value::tuple({string({}), string({}), call.self})
                       : Value::tuple({call.self, string({}), string({})});
   }
   const std::size_t end = at + separator.size();
-  return Value::tuple(
-      {string(text.slice(0, at)), string(text.slice(at, end)), string(text.slice(end, text.size()))});
+  return Value::tuple({string(text.slice(0, at)), string(text.slice(at, end)), string(text.slice(end, text.size()))});
 }
 
 Value join(const Call& call) {
@@ -340,9 +336,8 @@ Value is_identifier(const Call& call) {
   const std::string& bytes = call.text().bytes();
   if (!is_ascii(bytes)) fault("isidentifier() of non-ASCII text is not supported");
   const bool start = !bytes.empty() && !std::isdigit(static_cast<unsigned char>(bytes[0]));
-  return Value::boolean(start && std::all_of(bytes.begin(), bytes.end(), [](unsigned char c) {
-                          return std::isalnum(c) || c == '_';
-                        }));
+  return Value::boolean(
+      start && std::all_of(bytes.begin(), bytes.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; }));
 }
 
 Value format_map(const Call& call) {
@@ -367,8 +362,8 @@ Value unsupported(const Call& call) { fault("the string method '", call.name, "'
 
 Text apply_replace(const Call& call) {
   const auto bound = call.bound({"old", "new", "count"}, 2);
-  return replace_text(call.interpreter, call.text(), string_argument(call, *bound[0]),
-                      string_argument(call, *bound[1]), bound[2] ? index_of(*bound[2]) : -1);
+  return replace_text(call.interpreter, call.text(), string_argument(call, *bound[0]), string_argument(call, *bound[1]),
+                      bound[2] ? index_of(*bound[2]) : -1);
 }
 
 const std::unordered_map<std::string_view, Method>& methods() {
@@ -415,12 +410,15 @@ const std::unordered_map<std::string_view, Method>& methods() {
       {"isnumeric", [](const Call& c) { return all_characters(c, is_numeric); }},
       {"isspace", [](const Call& c) { return all_characters(c, is_space); }},
       {"isprintable", [](const Call& c) { return all_characters(c, is_printable, true); }},
-      {"isascii", [](const Call& c) { return all_characters(c, [](char32_t p) { return p < 0x80; }, true); }},
+      {"isascii",
+       [](const Call& c) {
+         return all_characters(
+             c, [](char32_t p) { return p < 0x80; }, true);
+       }},
       {"isalnum",
        [](const Call& c) {
-         return all_characters(c, [](char32_t p) {
-           return is_alphabetic(p) || is_decimal(p) || is_digit(p) || is_numeric(p);
-         });
+         return all_characters(
+             c, [](char32_t p) { return is_alphabetic(p) || is_decimal(p) || is_digit(p) || is_numeric(p); });
        }},
       {"isupper", [](const Call& c) { return has_case(c, true); }},
       {"islower", [](const Call& c) { return has_case(c, false); }},
@@ -472,6 +470,11 @@ bool has_string_method(std::string_view name) { return methods().count(name) != 
 
 Value call_string_method(Interpreter& interpreter, const Value& self, const std::string& name,
                          const CallArguments& arguments) {
+  // On escaped strings these escape their arguments, which no chat template needs.
+  static constexpr std::string_view escaping[] = {"join", "replace", "format", "format_map"};
+  if (self.as_string().markup && std::find(std::begin(escaping), std::end(escaping), name) != std::end(escaping)) {
+    fault("the method '", name, "' of an escaped string is not supported");
+  }
   return methods().at(name)(Call{interpreter, self, name, arguments});
 }
 

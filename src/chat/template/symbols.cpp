@@ -95,10 +95,8 @@ void collect(Symbols& symbols, const ExprPtr& node) {
 
 void collect_target(Symbols& symbols, const Expr& target, bool parameter) {
   switch (target.kind) {
-    case ExprKind::name:
-      return parameter ? symbols.parameter(target.text) : symbols.store(target.text);
-    case ExprKind::namespace_target:
-      return symbols.load(target.text);
+    case ExprKind::name: return parameter ? symbols.parameter(target.text) : symbols.store(target.text);
+    case ExprKind::namespace_target: return symbols.load(target.text);
     default:
       for (const auto& child : target.children) collect_target(symbols, *child, parameter);
   }
@@ -123,23 +121,16 @@ void collect_statement(Symbols& symbols, const Stmt& statement) {
       collect_body(branches[2], statement.else_body);
       return symbols.merge(branches);
     }
-    case StmtKind::for_:
-      return collect(symbols, statement.value);
-    case StmtKind::set:
-      collect(symbols, statement.value);
-      return collect_target(symbols, *statement.target, false);
-    case StmtKind::set_block:
-      return collect_target(symbols, *statement.target, false);
+    case StmtKind::for_: return collect(symbols, statement.value);
+    case StmtKind::set: collect(symbols, statement.value); return collect_target(symbols, *statement.target, false);
+    case StmtKind::set_block: return collect_target(symbols, *statement.target, false);
     case StmtKind::with_:
       for (const auto& value : statement.values) collect(symbols, value);
       return;
-    case StmtKind::macro:
-      return symbols.store(statement.text);
+    case StmtKind::macro: return symbols.store(statement.text);
     case StmtKind::call_block:
-    case StmtKind::filter_block:
-      return collect(symbols, statement.value);
-    default:
-      return;
+    case StmtKind::filter_block: return collect(symbols, statement.value);
+    default: return;
   }
 }
 
@@ -217,9 +208,7 @@ class Resolver {
     if (!node) return;
     switch (node->kind) {
       case ExprKind::name:
-      case ExprKind::namespace_target:
-        node->slot = slot_of(symbols, *node);
-        return;
+      case ExprKind::namespace_target: node->slot = slot_of(symbols, *node); return;
       case ExprKind::filter:
         node->filter_entry = find_filter(node->text);
         if (node->filter_entry == nullptr && !soft) fail_at(node->at, unknown_filter(node->text));
@@ -228,11 +217,8 @@ class Resolver {
         node->test_entry = find_test(node->text);
         if (node->test_entry == nullptr && !soft) fail_at(node->at, unknown_test(node->text));
         break;
-      case ExprKind::conditional:
-        soft = true;
-        break;
-      default:
-        break;
+      case ExprKind::conditional: soft = true; break;
+      default: break;
     }
     for (const auto& child : node->children) resolve(child, symbols, soft);
     for (const auto& argument : node->arguments.positional) resolve(argument, symbols, soft);
@@ -255,8 +241,7 @@ class Resolver {
     switch (statement.kind) {
       case StmtKind::text:
       case StmtKind::break_:
-      case StmtKind::continue_:
-        return;
+      case StmtKind::continue_: return;
       case StmtKind::print:
         for (const auto& value : statement.values) resolve(value, symbols, soft);
         return;
@@ -266,11 +251,8 @@ class Resolver {
           resolve(body, symbols, true);
         }
         return resolve(statement.else_body, symbols, true);
-      case StmtKind::for_:
-        return resolve_for(statement, symbols, soft);
-      case StmtKind::set:
-        resolve(statement.target, symbols, soft);
-        return resolve(statement.value, symbols, soft);
+      case StmtKind::for_: return resolve_for(statement, symbols, soft);
+      case StmtKind::set: resolve(statement.target, symbols, soft); return resolve(statement.value, symbols, soft);
       case StmtKind::set_block: {
         resolve(statement.target, symbols, soft);
         Symbols scope = inner(symbols);
@@ -294,11 +276,8 @@ class Resolver {
         statement.name_slot = {hops, symbols.outward(hops).slots.at(statement.text)};
         return resolve_macro(statement, symbols);
       }
-      case StmtKind::call_block:
-        resolve(statement.value, symbols, soft);
-        return resolve_macro(statement, symbols);
-      case StmtKind::generation:
-        return resolve_macro(statement, symbols);
+      case StmtKind::call_block: resolve(statement.value, symbols, soft); return resolve_macro(statement, symbols);
+      case StmtKind::generation: return resolve_macro(statement, symbols);
       case StmtKind::filter_block: {
         Symbols scope = inner(symbols);
         collect_body(scope, statement.body);
@@ -350,8 +329,7 @@ class Resolver {
     Symbols scope = inner(symbols);
     for (const std::string& name : signature.parameters) scope.parameter(name);
     const auto has = [&](const std::string& name) {
-      return std::find(signature.parameters.begin(), signature.parameters.end(), name) !=
-             signature.parameters.end();
+      return std::find(signature.parameters.begin(), signature.parameters.end(), name) != signature.parameters.end();
     };
     signature.explicit_caller = has("caller");
     if (special.has("caller") && signature.explicit_caller) {

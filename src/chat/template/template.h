@@ -21,7 +21,7 @@ struct ParsedTemplate;
 // A template is somebody else's program: these bound what it may use. Past one, rendering fails with one line.
 struct RenderLimits {
   std::size_t output_bytes = std::size_t{64} << 20;
-  std::size_t work = 40'000'000;  // nodes evaluated, plus one for each 32 bytes of text made; about 2 s
+  std::size_t work = 40'000'000;  // nodes evaluated, plus one for each 8 bytes of text made; about 2 s
   int macro_depth = 200;
 };
 

@@ -40,10 +40,8 @@ bool is_sequence(const Value& value) {
     case Kind::list:
     case Kind::tuple:
     case Kind::dict:
-    case Kind::range:
-      return true;
-    default:
-      return false;
+    case Kind::range: return true;
+    default: return false;
   }
 }
 
@@ -53,12 +51,9 @@ bool is_callable(const Value& value) {
     case Kind::undefined:
     case Kind::macro:
     case Kind::function:
-    case Kind::loop:
-      return true;
-    case Kind::helper:
-      return value.as<Helper>().joiner;
-    default:
-      return false;
+    case Kind::loop: return true;
+    case Kind::helper: return value.as<Helper>().joiner;
+    default: return false;
   }
 }
 
@@ -90,28 +85,23 @@ constexpr TestEntry entries[] = {
     {"iterable", simple<[](const Value& v) { return is_iterable(v) || v.is(Kind::loop); }>},
     {"callable", simple<is_callable>},
     {"escaped", simple<[](const Value& v) { return v.is(Kind::string) && v.as_string().markup; }>},
-    {"odd",
-     [](Interpreter& i, const Value& v, const CallArguments& a) { return no_arguments(a) && remainder_is(i, v, 2, 1); }},
-    {"even",
-     [](Interpreter& i, const Value& v, const CallArguments& a) { return no_arguments(a) && remainder_is(i, v, 2, 0); }},
+    {"odd", [](Interpreter& i, const Value& v,
+               const CallArguments& a) { return no_arguments(a) && remainder_is(i, v, 2, 1); }},
+    {"even", [](Interpreter& i, const Value& v,
+                const CallArguments& a) { return no_arguments(a) && remainder_is(i, v, 2, 0); }},
     {"divisibleby",
      [](Interpreter& i, const Value& v, const CallArguments& a) {
        const auto bound = bind("divisibleby", a, {"num"}, 1);
        return equal(apply_binary(i, "%", v, *bound[0]), Value::integer(0));
      }},
-    {"lower",
-     [](Interpreter& i, const Value& v, const CallArguments& a) {
-       return no_arguments(a) && has_string_case(i, v, "islower");
-     }},
-    {"upper",
-     [](Interpreter& i, const Value& v, const CallArguments& a) {
-       return no_arguments(a) && has_string_case(i, v, "isupper");
-     }},
-    {"sameas",
-     [](Interpreter&, const Value& v, const CallArguments& a) {
-       return same_object(v, *bind("sameas", a, {"other"}, 1)[0]);
-     }},
-    {"in", [](Interpreter&, const Value& v, const CallArguments& a) { return contains(*bind("in", a, {"seq"}, 1)[0], v); }},
+    {"lower", [](Interpreter& i, const Value& v,
+                 const CallArguments& a) { return no_arguments(a) && has_string_case(i, v, "islower"); }},
+    {"upper", [](Interpreter& i, const Value& v,
+                 const CallArguments& a) { return no_arguments(a) && has_string_case(i, v, "isupper"); }},
+    {"sameas", [](Interpreter&, const Value& v,
+                  const CallArguments& a) { return same_object(v, *bind("sameas", a, {"other"}, 1)[0]); }},
+    {"in",
+     [](Interpreter&, const Value& v, const CallArguments& a) { return contains(*bind("in", a, {"seq"}, 1)[0], v); }},
     {"filter",
      [](Interpreter&, const Value& v, const CallArguments& a) {
        return no_arguments(a) && v.is(Kind::string) && find_filter(v.bytes()) != nullptr;

@@ -47,9 +47,7 @@ class Text {
   }
 
  private:
-  static Origin other_of(Origin origin) {
-    return origin == Origin::message ? Origin::template_text : Origin::message;
-  }
+  static Origin other_of(Origin origin) { return origin == Origin::message ? Origin::template_text : Origin::message; }
   Origin last() const { return switches_.size() % 2 == 0 ? first_ : other_of(first_); }
 
   std::string bytes_;

@@ -50,22 +50,14 @@ char32_t next_code_point(std::string_view text, std::size_t& at) {
     const char32_t c = (lead & 0x0fu) << 12 | (byte(at + 1) & 0x3fu) << 6 | (byte(at + 2) & 0x3fu);
     return at += 3, c;
   }
-  const char32_t c = (lead & 0x07u) << 18 | (byte(at + 1) & 0x3fu) << 12 | (byte(at + 2) & 0x3fu) << 6 |
-                     (byte(at + 3) & 0x3fu);
+  const char32_t c =
+      (lead & 0x07u) << 18 | (byte(at + 1) & 0x3fu) << 12 | (byte(at + 2) & 0x3fu) << 6 | (byte(at + 3) & 0x3fu);
   return at += 4, c;
 }
 
-void append_utf8(std::string& text, char32_t c) {
-  const auto push = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) return push(c);
-  if (c < 0x800) return push(0xc0 | c >> 6), push(0x80 | (c & 0x3f));
-  if (c < 0x10000) return push(0xe0 | c >> 12), push(0x80 | (c >> 6 & 0x3f)), push(0x80 | (c & 0x3f));
-  push(0xf0 | c >> 18), push(0x80 | (c >> 12 & 0x3f)), push(0x80 | (c >> 6 & 0x3f)), push(0x80 | (c & 0x3f));
-}
-
 std::size_t count_code_points(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 std::size_t byte_offset(std::string_view text, std::size_t index) {
@@ -77,32 +69,6 @@ std::size_t byte_offset(std::string_view text, std::size_t index) {
   return std::min(at, text.size());
 }
 
-std::size_t find_invalid_utf8(std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const auto byte = [&](std::size_t i) {
-      return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-    };
-    const unsigned lead = byte(0);
-    if (lead < 0x80) {
-      ++at;
-      continue;
-    }
-    const std::size_t length = lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3
-                               : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
-    if (length == 0) return at;
-    for (std::size_t i = 1; i < length; ++i) {
-      if ((byte(i) & 0xc0) != 0x80) return at;
-    }
-    const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
-    const bool surrogate = lead == 0xed && byte(1) > 0x9f;
-    const bool too_large = lead == 0xf4 && byte(1) > 0x8f;
-    if (overlong || surrogate || too_large) return at;
-    at += length;
-  }
-  return std::string_view::npos;
-}
-
 bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
@@ -111,9 +77,7 @@ bool is_alphabetic(char32_t c) { return contains(alphabetic, c); }
 bool is_decimal(char32_t c) { return contains(decimal, c); }
 bool is_digit(char32_t c) { return contains(digit, c); }
 bool is_numeric(char32_t c) { return contains(numeric, c); }
-bool is_space(char32_t c) {
-  return c < 0x80 ? (c >= 9 && c <= 13) || (c >= 28 && c <= 32) : contains(white_space, c);
-}
+bool is_space(char32_t c) { return c < 0x80 ? (c >= 9 && c <= 13) || (c >= 28 && c <= 32) : contains(white_space, c); }
 bool is_uppercase(char32_t c) { return contains(uppercase, c); }
 bool is_lowercase(char32_t c) { return contains(lowercase, c); }
 bool is_titlecase(char32_t c) { return contains(titlecase, c); }

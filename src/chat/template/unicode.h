@@ -1,9 +1,8 @@
-// What Python's str methods know about characters, and UTF-8.
+// What Python's str methods know about characters.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,12 +10,9 @@ namespace m3::chat {
 
 // The code point at `at`, which must lie at the start of a character of valid UTF-8; moves `at` behind it.
 char32_t next_code_point(std::string_view text, std::size_t& at);
-void append_utf8(std::string& text, char32_t code_point);
 std::size_t count_code_points(std::string_view text);
 // The byte offset of code point `index` (at most the text's end).
 std::size_t byte_offset(std::string_view text, std::size_t index);
-// The offset of the first byte that is not valid UTF-8, or npos.
-std::size_t find_invalid_utf8(std::string_view text);
 bool is_ascii(std::string_view text);
 
 bool is_alphabetic(char32_t c);

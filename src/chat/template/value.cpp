@@ -145,10 +145,8 @@ std::string hash_key(const Value& value) {
       key += whole ? std::to_string(static_cast<std::int64_t>(number)) : float_repr(number);
       return key;
     }
-    case Kind::none:
-      return key += 'n';
-    case Kind::undefined:
-      return key += 'u';
+    case Kind::none: return key += 'n';
+    case Kind::undefined: return key += 'u';
     case Kind::tuple:
       key += 't';
       for (const Value& item : value.items()) {
@@ -160,8 +158,7 @@ std::string hash_key(const Value& value) {
       return key;
     case Kind::list:
     case Kind::dict:
-    case Kind::view:
-      fault("unhashable type: '", type_name(value), "'");
+    case Kind::view: fault("unhashable type: '", type_name(value), "'");
     default:
       key += 'o';
       key += std::to_string(reinterpret_cast<std::uintptr_t>(value.identity()));
@@ -219,26 +216,17 @@ bool truthy(const Value& value) {
   switch (value.kind()) {
     case Kind::missing:
     case Kind::undefined:
-    case Kind::none:
-      return false;
+    case Kind::none: return false;
     case Kind::boolean:
-    case Kind::integer:
-      return value.as_int() != 0;
-    case Kind::floating:
-      return value.as_double() != 0;
-    case Kind::string:
-      return !value.bytes().empty();
+    case Kind::integer: return value.as_int() != 0;
+    case Kind::floating: return value.as_double() != 0;
+    case Kind::string: return !value.bytes().empty();
     case Kind::list:
-    case Kind::tuple:
-      return !value.items().empty();
-    case Kind::dict:
-      return !value.as_dict().items.empty();
-    case Kind::range:
-      return value.as<Range>().size() != 0;
-    case Kind::view:
-      return !value.as<View>().dict->items.empty();
-    default:
-      return true;
+    case Kind::tuple: return !value.items().empty();
+    case Kind::dict: return !value.as_dict().items.empty();
+    case Kind::range: return value.as<Range>().size() != 0;
+    case Kind::view: return !value.as<View>().dict->items.empty();
+    default: return true;
   }
 }
 
@@ -282,14 +270,11 @@ bool less_big(const Value& left, const Value& right) {
 bool same_object(const Value& left, const Value& right) {
   if (left.kind() != right.kind()) return false;
   switch (left.kind()) {
-    case Kind::none:
-      return true;
-    case Kind::boolean:
-      return left.as_bool() == right.as_bool();
+    case Kind::none: return true;
+    case Kind::boolean: return left.as_bool() == right.as_bool();
     case Kind::integer:  // CPython shares the small ones
       return left.as_int() == right.as_int() && left.as_int() >= -5 && left.as_int() <= 256;
-    default:
-      return left.identity() != nullptr && left.identity() == right.identity();
+    default: return left.identity() != nullptr && left.identity() == right.identity();
   }
 }
 
@@ -298,17 +283,12 @@ bool equal(const Value& left, const Value& right) {
   if (left.kind() != right.kind()) return false;
   switch (left.kind()) {
     case Kind::none:
-    case Kind::undefined:
-      return true;
-    case Kind::string:
-      return left.bytes() == right.bytes();
+    case Kind::undefined: return true;
+    case Kind::string: return left.bytes() == right.bytes();
     case Kind::list:
-    case Kind::tuple:
-      return equal_items(left.items(), right.items());
-    case Kind::dict:
-      return equal_dicts(left.as_dict(), right.as_dict());
-    case Kind::range:
-      return equal_items(to_items(left), to_items(right));
+    case Kind::tuple: return equal_items(left.items(), right.items());
+    case Kind::dict: return equal_dicts(left.as_dict(), right.as_dict());
+    case Kind::range: return equal_items(to_items(left), to_items(right));
     case Kind::view: {
       const View &a = left.as<View>(), &b = right.as<View>();
       if (&a == &b) return true;
@@ -318,8 +298,7 @@ bool equal(const Value& left, const Value& right) {
              std::all_of(a.dict->items.begin(), a.dict->items.end(),
                          [&](const auto& item) { return b.dict->find(item.first) != nullptr; });
     }
-    default:
-      return left.identity() == right.identity();
+    default: return left.identity() == right.identity();
   }
 }
 
@@ -349,15 +328,13 @@ bool contains(const Value& container, const Value& item) {
         fault("'in <string>' requires a string as left operand, not ", type_name(item));
       }
       return container.bytes().find(item.bytes()) != std::string::npos;
-    case Kind::dict:
-      return container.as_dict().find(item) != nullptr;
+    case Kind::dict: return container.as_dict().find(item) != nullptr;
     case Kind::view: {
       const View& view = container.as<View>();
       if (view.kind == ViewKind::keys) return view.dict->find(item) != nullptr;
       break;
     }
-    default:
-      break;
+    default: break;
   }
   auto next = iterate(container);
   while (auto candidate = next()) {
@@ -368,62 +345,38 @@ bool contains(const Value& container, const Value& item) {
 
 std::int64_t length_of(const Value& value) {
   switch (value.kind()) {
-    case Kind::undefined:
-      return 0;
-    case Kind::string:
-      return static_cast<std::int64_t>(value.as_string().length);
+    case Kind::undefined: return 0;
+    case Kind::string: return static_cast<std::int64_t>(value.as_string().length);
     case Kind::list:
-    case Kind::tuple:
-      return static_cast<std::int64_t>(value.items().size());
-    case Kind::dict:
-      return static_cast<std::int64_t>(value.as_dict().items.size());
-    case Kind::range:
-      return value.as<Range>().size();
-    case Kind::view:
-      return static_cast<std::int64_t>(value.as<View>().dict->items.size());
-    default:
-      fault("object of type '", type_name(value), "' has no len()");
+    case Kind::tuple: return static_cast<std::int64_t>(value.items().size());
+    case Kind::dict: return static_cast<std::int64_t>(value.as_dict().items.size());
+    case Kind::range: return value.as<Range>().size();
+    case Kind::view: return static_cast<std::int64_t>(value.as<View>().dict->items.size());
+    default: fault("object of type '", type_name(value), "' has no len()");
   }
 }
 
 const char* type_name(const Value& value) {
   switch (value.kind()) {
     case Kind::missing:
-    case Kind::undefined:
-      return "Undefined";
-    case Kind::none:
-      return "NoneType";
-    case Kind::boolean:
-      return "bool";
+    case Kind::undefined: return "Undefined";
+    case Kind::none: return "NoneType";
+    case Kind::boolean: return "bool";
     case Kind::integer:
-    case Kind::big_integer:
-      return "int";
-    case Kind::floating:
-      return "float";
-    case Kind::string:
-      return value.as_string().markup ? "Markup" : "str";
-    case Kind::list:
-      return "list";
-    case Kind::tuple:
-      return "tuple";
-    case Kind::dict:
-      return "dict";
-    case Kind::range:
-      return "range";
-    case Kind::view:
-      return "dict view";
-    case Kind::generator:
-      return value.as<Generator>().name;
-    case Kind::name_space:
-      return "Namespace";
-    case Kind::macro:
-      return "Macro";
-    case Kind::function:
-      return "function";
-    case Kind::loop:
-      return "LoopContext";
-    case Kind::helper:
-      return "object";
+    case Kind::big_integer: return "int";
+    case Kind::floating: return "float";
+    case Kind::string: return value.as_string().markup ? "Markup" : "str";
+    case Kind::list: return "list";
+    case Kind::tuple: return "tuple";
+    case Kind::dict: return "dict";
+    case Kind::range: return "range";
+    case Kind::view: return "dict view";
+    case Kind::generator: return value.as<Generator>().name;
+    case Kind::name_space: return "Namespace";
+    case Kind::macro: return "Macro";
+    case Kind::function: return "function";
+    case Kind::loop: return "LoopContext";
+    case Kind::helper: return "object";
   }
   return "object";
 }
@@ -437,17 +390,14 @@ bool is_iterable(const Value& value) {
     case Kind::dict:
     case Kind::range:
     case Kind::view:
-    case Kind::generator:
-      return true;
-    default:
-      return false;
+    case Kind::generator: return true;
+    default: return false;
   }
 }
 
 std::function<std::optional<Value>()> iterate(const Value& value) {
   switch (value.kind()) {
-    case Kind::undefined:
-      return [] { return std::optional<Value>(); };
+    case Kind::undefined: return [] { return std::optional<Value>(); };
     case Kind::string:
       return [value, at = std::size_t{0}]() mutable -> std::optional<Value> {
         const Text& text = value.text();
@@ -480,10 +430,8 @@ std::function<std::optional<Value>()> iterate(const Value& value) {
         if (view.kind == ViewKind::values) return item;
         return Value::tuple({key, item}, view.origin);
       };
-    case Kind::generator:
-      return [&generator = value.as<Generator>()] { return generator.next(); };
-    default:
-      fault("'", type_name(value), "' object is not iterable");
+    case Kind::generator: return [&generator = value.as<Generator>()] { return generator.next(); };
+    default: fault("'", type_name(value), "' object is not iterable");
   }
 }
 

@@ -94,18 +94,12 @@ void write_repr(Text& out, const Value& value, int depth) {
   if (depth > max_repr_depth) fault("a value that contains itself cannot be printed");
   switch (value.kind()) {
     case Kind::missing:
-    case Kind::undefined:
-      return out.append("Undefined", Origin::template_text);
-    case Kind::none:
-      return out.append("None", value.origin());
-    case Kind::boolean:
-      return out.append(value.as_bool() ? "True" : "False", value.origin());
-    case Kind::integer:
-      return out.append(std::to_string(value.as_int()), value.origin());
-    case Kind::big_integer:
-      return out.append(value.digits(), value.origin());
-    case Kind::floating:
-      return out.append(float_repr(value.as_double()), value.origin());
+    case Kind::undefined: return out.append("Undefined", Origin::template_text);
+    case Kind::none: return out.append("None", value.origin());
+    case Kind::boolean: return out.append(value.as_bool() ? "True" : "False", value.origin());
+    case Kind::integer: return out.append(std::to_string(value.as_int()), value.origin());
+    case Kind::big_integer: return out.append(value.digits(), value.origin());
+    case Kind::floating: return out.append(float_repr(value.as_double()), value.origin());
     case Kind::string:
       if (value.as_string().markup) out.append("Markup(", Origin::template_text);
       write_string_repr(out, value.text());
@@ -119,12 +113,9 @@ void write_repr(Text& out, const Value& value, int depth) {
       out.append(list ? "]" : value.items().size() == 1 ? ",)" : ")", value.origin());
       return;
     }
-    case Kind::dict:
-      return write_dict(out, value.as_dict(), value.origin(), depth + 1);
-    case Kind::range:
-      return out.append(range_repr(value.as<Range>()), Origin::template_text);
-    case Kind::view:
-      return write_view(out, value.as<View>(), depth + 1);
+    case Kind::dict: return write_dict(out, value.as_dict(), value.origin(), depth + 1);
+    case Kind::range: return out.append(range_repr(value.as<Range>()), Origin::template_text);
+    case Kind::view: return write_view(out, value.as<View>(), depth + 1);
     case Kind::name_space:
       out.append("<Namespace ", Origin::template_text);
       write_dict(out, value.as<NameSpace>().attributes, Origin::template_text, depth + 1);

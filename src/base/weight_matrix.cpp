@@ -9,37 +9,26 @@ namespace m3 {
 
 std::string_view weight_format_name(WeightFormat format) {
   switch (format) {
-    case WeightFormat::f32:
-      return "f32";
-    case WeightFormat::f16:
-      return "f16";
-    case WeightFormat::bf16:
-      return "bf16";
-    case WeightFormat::fp8:
-      return "fp8";
-    case WeightFormat::mxfp8:
-      return "mxfp8";
-    case WeightFormat::mxfp4:
-      return "mxfp4";
-    case WeightFormat::nvfp4:
-      return "nvfp4";
+    case WeightFormat::f32: return "f32";
+    case WeightFormat::f16: return "f16";
+    case WeightFormat::bf16: return "bf16";
+    case WeightFormat::fp8: return "fp8";
+    case WeightFormat::mxfp8: return "mxfp8";
+    case WeightFormat::mxfp4: return "mxfp4";
+    case WeightFormat::nvfp4: return "nvfp4";
   }
   fail_internal("weight_format_name: unknown format {}", static_cast<int>(format));
 }
 
 std::int64_t WeightMatrix::row_bytes() const {
   switch (format) {
-    case WeightFormat::f32:
-      return columns * 4;
+    case WeightFormat::f32: return columns * 4;
     case WeightFormat::f16:
-    case WeightFormat::bf16:
-      return columns * 2;
+    case WeightFormat::bf16: return columns * 2;
     case WeightFormat::fp8:
-    case WeightFormat::mxfp8:
-      return columns;
+    case WeightFormat::mxfp8: return columns;
     case WeightFormat::mxfp4:
-    case WeightFormat::nvfp4:
-      return columns / 2;
+    case WeightFormat::nvfp4: return columns / 2;
   }
   fail_internal("row_bytes: unknown format {}", static_cast<int>(format));
 }
@@ -47,12 +36,9 @@ std::int64_t WeightMatrix::row_bytes() const {
 std::int64_t WeightMatrix::scale_row_bytes() const {
   switch (format) {
     case WeightFormat::mxfp8:
-    case WeightFormat::mxfp4:
-      return columns / 32;
-    case WeightFormat::nvfp4:
-      return columns / 16;
-    default:
-      return 0;
+    case WeightFormat::mxfp4: return columns / 32;
+    case WeightFormat::nvfp4: return columns / 16;
+    default: return 0;
   }
 }
 
@@ -97,8 +83,7 @@ std::uint8_t nibble(const std::byte* values, std::int64_t column) {
 
 void widen_codes(const WeightMatrix& weight, std::int64_t row, float* out) {
   const std::byte* values = weight.values + row * weight.row_bytes();
-  const std::byte* scales =
-      weight.scales != nullptr ? weight.scales + row * weight.scale_row_bytes() : nullptr;
+  const std::byte* scales = weight.scales != nullptr ? weight.scales + row * weight.scale_row_bytes() : nullptr;
   const std::int64_t columns = weight.columns;
   const auto e8m0 = [&](std::int64_t block) { return e8m0_to_float(load<std::uint8_t>(scales, block)); };
   switch (weight.format) {
@@ -106,20 +91,16 @@ void widen_codes(const WeightMatrix& weight, std::int64_t row, float* out) {
       if (columns > 0) std::memcpy(out, values, static_cast<std::size_t>(columns) * 4);
       return;
     case WeightFormat::f16:
-      return fill_row(columns, out,
-                      [&](std::int64_t k) { return f16_to_float(load<std::uint16_t>(values, k)); });
+      return fill_row(columns, out, [&](std::int64_t k) { return f16_to_float(load<std::uint16_t>(values, k)); });
     case WeightFormat::bf16:
       return fill_row(columns, out, [&](std::int64_t k) { return to_float(load<bf16>(values, k)); });
     case WeightFormat::fp8:
-      return fill_row(columns, out,
-                      [&](std::int64_t k) { return e4m3_to_float(load<std::uint8_t>(values, k)); });
+      return fill_row(columns, out, [&](std::int64_t k) { return e4m3_to_float(load<std::uint8_t>(values, k)); });
     case WeightFormat::mxfp8:
-      return fill_row(columns, out, [&](std::int64_t k) {
-        return e4m3_to_float(load<std::uint8_t>(values, k)) * e8m0(k / 32);
-      });
-    case WeightFormat::mxfp4:
       return fill_row(columns, out,
-                      [&](std::int64_t k) { return e2m1_to_float(nibble(values, k)) * e8m0(k / 32); });
+                      [&](std::int64_t k) { return e4m3_to_float(load<std::uint8_t>(values, k)) * e8m0(k / 32); });
+    case WeightFormat::mxfp4:
+      return fill_row(columns, out, [&](std::int64_t k) { return e2m1_to_float(nibble(values, k)) * e8m0(k / 32); });
     case WeightFormat::nvfp4:
       return fill_row(columns, out, [&](std::int64_t k) {
         return e2m1_to_float(nibble(values, k)) * e4m3_to_float(load<std::uint8_t>(scales, k / 16));

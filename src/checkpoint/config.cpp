@@ -172,7 +172,7 @@ ModelConfig parse_config(const std::string& json, const std::string& origin) {
 std::filesystem::path config_file(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) fail("{}: no such file or directory", path.string());
   if (!std::filesystem::is_directory(path)) return path;
-  const auto file = path / "config.json";
+  auto file = path / "config.json";
   if (!std::filesystem::exists(file)) fail("{}: no config.json there; a checkpoint directory has one", path.string());
   return file;
 }

@@ -27,7 +27,7 @@ using ModuleTensors = std::vector<std::pair<std::string, const StoredTensor*>>;
 // Stored tensors under their canonical names, with a note of which were asked for.
 class TensorTable {
  public:
-  TensorTable(LoadedCheckpoint& loaded) : tensors_(loaded.files.tensors()), used_(tensors_.size()) {
+  explicit TensorTable(LoadedCheckpoint& loaded) : tensors_(loaded.files.tensors()), used_(tensors_.size()) {
     for (const StoredTensor& tensor : tensors_) {
       TensorName name = canonical_name(tensor.name, loaded.config.layers);
       if (name.kind == NameKind::ignored) {
@@ -183,7 +183,7 @@ class TextLoader : public TextVisitor {
     const auto found = fused_.find(entry.fused.module);
     if (found != fused_.end()) return found->second;
     auto matrix = resolve(entry.fused.module, entry.fused.lead, entry.columns);
-    return fused_.emplace(entry.fused.module, std::move(matrix)).first->second;
+    return fused_.emplace(entry.fused.module, matrix).first->second;
   }
 
   float cache_scale(std::size_t layer, std::string_view side) {

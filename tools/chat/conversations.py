@@ -146,6 +146,8 @@ class Generator:
                     messages += [self.tool_message() for _ in range(self.rng.randrange(0, 4))]
             elif kind == 8:
                 messages.append({"role": self.rng.choice(["system", "developer"]), "content": self.content()})
+            elif self.chance(0.3):
+                messages.append(self.tool_message())  # perhaps without a call before it: the template may refuse that
             else:
                 messages.append({"role": "user", "content": self.text(), "name": "bob"})
         body = {"model": "m3", "messages": messages}

@@ -118,8 +118,8 @@ Value truncate(Interpreter& interpreter, const Value& input, const CallArguments
   const auto end_length = static_cast<std::int64_t>(count_code_points(end.bytes()));
   if (length < end_length) fault("truncate: expected length >= ", std::to_string(end_length));
   if (leeway < 0) fault("truncate: expected leeway >= 0");
+  if (length_of(input) <= length + leeway) return input;
   if (!input.is(Kind::string)) fault("truncate needs a string, not ", type_name(input));
-  if (static_cast<std::int64_t>(input.as_string().length) <= length + leeway) return input;
   const Text& text = input.text();
   Text kept = text.slice(0, byte_offset(text.bytes(), static_cast<std::size_t>(length - end_length)));
   if (!(bound[1] && truthy(*bound[1]))) {

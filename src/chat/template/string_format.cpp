@@ -254,8 +254,8 @@ class PercentFormatter {
       at = mark + 1;
       convert(out, at);
     }
-    const bool single =
-        !values_.is(Kind::tuple) && !values_.is(Kind::dict) && !values_.is(Kind::list) && !values_.is(Kind::undefined);
+    const bool single = !values_.is(Kind::tuple) && !values_.is(Kind::dict) && !values_.is(Kind::list) &&
+                        !values_.is(Kind::undefined) && !values_.is(Kind::range);
     const std::size_t given = values_.is(Kind::tuple) ? values_.items().size() : single ? 1 : used_;
     if (used_ < given && !by_name_) fault("not all arguments converted during string formatting");
     return out;

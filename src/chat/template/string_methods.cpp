@@ -362,7 +362,12 @@ Value unsupported(const Call& call) { fault("the string method '", call.name, "'
 
 Text apply_replace(const Call& call) {
   const auto bound = call.bound({"old", "new", "count"}, 2);
-  return replace_text(call.interpreter, call.text(), string_argument(call, *bound[0]), string_argument(call, *bound[1]),
+  string_argument(call, *bound[1]);
+  // An escaped string escapes what it takes in; adding to an empty one does so.
+  const Value replacement = call.self.as_string().markup
+                                ? apply_binary(call.interpreter, "+", Value::string(Text(), true), *bound[1])
+                                : *bound[1];
+  return replace_text(call.interpreter, call.text(), string_argument(call, *bound[0]), replacement.text(),
                       bound[2] ? index_of(*bound[2]) : -1);
 }
 
@@ -471,7 +476,7 @@ bool has_string_method(std::string_view name) { return methods().count(name) != 
 Value call_string_method(Interpreter& interpreter, const Value& self, const std::string& name,
                          const CallArguments& arguments) {
   // On escaped strings these escape their arguments, which no chat template needs.
-  static constexpr std::string_view escaping[] = {"join", "replace", "format", "format_map"};
+  static constexpr std::string_view escaping[] = {"join", "format", "format_map"};
   if (self.as_string().markup && std::find(std::begin(escaping), std::end(escaping), name) != std::end(escaping)) {
     fault("the method '", name, "' of an escaped string is not supported");
   }

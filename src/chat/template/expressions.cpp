@@ -303,8 +303,12 @@ Value Interpreter::call(const Value& callee, const CallArguments& arguments) {
       const Loop& loop = callee.as<Loop>();
       if (loop.recursive == nullptr) fault("the loop must have the 'recursive' marker to be called");
       const auto bound = bind("loop", arguments, {"iterable"}, 1);
+      if (++macro_depth_ > limits_.macro_depth) {
+        fault("a loop calls itself more than ", std::to_string(limits_.macro_depth), " deep");
+      }
       Text out;
       run_loop(*loop.recursive, *loop.frame, *bound[0], loop.depth0 + 1, out);
+      --macro_depth_;
       return Value::string(std::move(out));
     }
     case Kind::helper: {

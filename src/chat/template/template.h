@@ -22,7 +22,7 @@ struct ParsedTemplate;
 struct RenderLimits {
   std::size_t output_bytes = std::size_t{64} << 20;
   std::size_t work = 40'000'000;  // nodes evaluated, plus one for each 8 bytes of text made; about 2 s
-  int macro_depth = 200;
+  int macro_depth = 200;          // of macros, and of loops that call themselves
 };
 
 class Template {

@@ -26,7 +26,7 @@ using test::FileTensor;
 using Tensors = std::vector<FileTensor>;
 
 FileTensor make(const std::string& name, DType dtype, std::vector<std::int64_t> shape,
-                std::vector<std::uint8_t> bytes) {
+                const std::vector<std::uint8_t>& bytes) {
   FileTensor tensor;
   tensor.name = name;
   tensor.dtype = dtype;

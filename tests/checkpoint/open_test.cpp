@@ -23,7 +23,6 @@ namespace {
 using test::FileTensor;
 using test::TemporaryDirectory;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Tensors = std::vector<FileTensor>;
 
 const std::string layer1 = "language_model.model.layers.1.";

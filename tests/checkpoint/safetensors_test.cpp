@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <string>
 
 #include "src/base/error.h"
@@ -159,7 +159,7 @@ TEST(TensorFiles, WriterAndReaderAgree) {
   ASSERT_EQ(files.tensors().size(), 3u);
   const StoredTensor* a = files.find("a \"quoted\" name");
   ASSERT_NE(a, nullptr);
-  EXPECT_EQ(std::memcmp(a->bytes.data(), values.data(), 12), 0);
+  EXPECT_TRUE(std::equal(a->bytes.begin(), a->bytes.end(), bytes.begin(), bytes.end()));
   EXPECT_EQ(files.find("c"), nullptr);
   EXPECT_NE(files.find("nothing"), nullptr);
 }

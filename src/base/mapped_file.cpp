@@ -35,7 +35,7 @@ class Descriptor {
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) fail_resource("cannot open {}: {}", path.string(), std::strerror(errno));
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_resource("cannot read {}: {}", path.string(), std::strerror(errno));
   if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path.string());
   size_ = static_cast<std::size_t>(status.st_size);
@@ -102,8 +102,7 @@ void AtomicFile::commit() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
   const bool failed = ::fchmod(descriptor_, 0666 & ~mask) != 0 || ::fsync(descriptor_) != 0 ||
-                      ::close(std::exchange(descriptor_, -1)) != 0 ||
-                      ::rename(temporary_.c_str(), path_.c_str()) != 0;
+                      ::close(std::exchange(descriptor_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0;
   if (failed) fail_resource("cannot write {}: {}", path_.string(), std::strerror(errno));
   temporary_.clear();
 }

@@ -104,7 +104,9 @@ void ThreadPool::worker(int thread) {
     seen = generation_;
     run_one(thread);
     if (--running_ == 0 && caller_sleeps_) {
-      { const std::lock_guard lock(mutex_); }
+      {
+        const std::lock_guard lock(mutex_);
+      }
       done_.notify_one();
     }
   }
@@ -125,7 +127,9 @@ void ThreadPool::run(FunctionRef<void(int)> work) {
   running_ = static_cast<int>(workers_.size());
   ++generation_;
   if (sleepers_ > 0) {
-    { const std::lock_guard lock(mutex_); }
+    {
+      const std::lock_guard lock(mutex_);
+    }
     wake_.notify_all();
   }
   run_one(0);

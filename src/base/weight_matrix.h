@@ -28,12 +28,11 @@ struct WeightMatrix {
   WeightFormat format = WeightFormat::bf16;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::byte* values = nullptr;  // [rows, columns], packed two a byte for the 4-bit formats
-  const std::byte* scales = nullptr;  // mxfp8, mxfp4: U8 [rows, columns/32]; nvfp4: e4m3 [rows, columns/16]
-  const float* row_scales = nullptr;  // fp8: F32 [rows], or null where tensor_scale alone applies
-  float tensor_scale = 1.0f;  // nvfp4: weight_scale_2 (or 1/weight_global_scale); fp8: per-tensor scale
-  bool quantized_activations =
-      false;  // ptpc_fp8: x is cast to e4m3 with one scale a token before the product
+  const std::byte* values = nullptr;   // [rows, columns], packed two a byte for the 4-bit formats
+  const std::byte* scales = nullptr;   // mxfp8, mxfp4: U8 [rows, columns/32]; nvfp4: e4m3 [rows, columns/16]
+  const float* row_scales = nullptr;   // fp8: F32 [rows], or null where tensor_scale alone applies
+  float tensor_scale = 1.0f;           // nvfp4: weight_scale_2 (or 1/weight_global_scale); fp8: per-tensor scale
+  bool quantized_activations = false;  // ptpc_fp8: x is cast to e4m3 with one scale a token before the product
 
   bool empty() const { return values == nullptr; }
   std::int64_t row_bytes() const;        // bytes of one row of `values`

@@ -10,9 +10,9 @@
 namespace m3::ops {
 
 struct BackendOptions {
-  std::string name = "cpu";  // "scalar" or "cpu"
+  std::string name = "cpu";            // "scalar" or "cpu"
   Numerics numerics = Numerics::bf16;  // fp32 on "scalar" only
-  std::string isa;  // cpu: "" picks by machine, "avx2" or "avx512" force one that the machine has
+  std::string isa;                     // cpu: "" picks by machine, "avx2" or "avx512" force one that the machine has
 };
 
 // Errors: an unknown name (lists the known), fp32 numerics elsewhere than on scalar, a machine without AVX2 asked

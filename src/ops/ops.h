@@ -22,8 +22,8 @@
 
 namespace m3::ops {
 
-inline constexpr int head_dim = 128;      // target model; fixed (spec §1.2)
-inline constexpr int page_tokens = 128;   // tokens of a page = tokens of a sparse block (spec §3.6)
+inline constexpr int head_dim = 128;     // target model; fixed (spec §1.2)
+inline constexpr int page_tokens = 128;  // tokens of a page = tokens of a sparse block (spec §3.6)
 
 class Communicator;  // made by src/parallel; opaque here
 
@@ -49,14 +49,14 @@ struct Tensor {
 // A ragged batch: prompt chunks, single decode tokens and verify groups mixed, never padded. Row i of every [T, ...]
 // tensor is token i. A token sees the keys at positions <= its own of its own sequence.
 struct Batch {
-  std::int32_t tokens = 0;     // T
-  std::int32_t sequences = 0;  // B
-  const std::int32_t* token_ids = nullptr;        // [T]; id < 0: row -id-1 of the step before's sampled tokens
-  const std::int32_t* positions = nullptr;        // [T] absolute, from 0
+  std::int32_t tokens = 0;                          // T
+  std::int32_t sequences = 0;                       // B
+  const std::int32_t* token_ids = nullptr;          // [T]; id < 0: row -id-1 of the step before's sampled tokens
+  const std::int32_t* positions = nullptr;          // [T] absolute, from 0
   const std::int32_t* sequence_of_token = nullptr;  // [T] row of the page table
-  const std::int32_t* query_begin = nullptr;      // [B+1] tokens query_begin[s] .. query_begin[s+1] belong to s
-  const std::int32_t* context_lengths = nullptr;  // [B] tokens in the cache once this step is written; 0 = inert
-  const std::int32_t* page_table = nullptr;        // [B, page_table_stride] page of each 128-token block, -1 = none
+  const std::int32_t* query_begin = nullptr;        // [B+1] tokens query_begin[s] .. query_begin[s+1] belong to s
+  const std::int32_t* context_lengths = nullptr;    // [B] tokens in the cache once this step is written; 0 = inert
+  const std::int32_t* page_table = nullptr;         // [B, page_table_stride] page of each 128-token block, -1 = none
   std::int32_t page_table_stride = 0;
   const std::int32_t* index_page_table = nullptr;  // likewise for index-K, which may be resident elsewhere
 };
@@ -71,7 +71,7 @@ struct PagePart {
 
 struct LayerPages {
   PagePart k, v;
-  PagePart index_k;  // data null where the layer has no indexer
+  PagePart index_k;   // data null where the layer has no indexer
   float k_scale = 1;  // fp8 caches: stored = e4m3(k / k_scale), read back as code · k_scale
   float v_scale = 1;
 };
@@ -94,18 +94,18 @@ struct QkvFinish {
 
 struct SelectBlocks {
   int index_heads = 0;
-  int topk = 0;         // slots, forced blocks included
-  int init_blocks = 0;  // forced leading blocks
-  int local_blocks = 1;  // forced trailing blocks, the own block included
+  int topk = 0;                           // slots, forced blocks included
+  int init_blocks = 0;                    // forced leading blocks
+  int local_blocks = 1;                   // forced trailing blocks, the own block included
   std::span<const std::int32_t> dropped;  // blocks that may not be chosen (m3 trace); forced ones stay
 };
 
 struct Attention {
   int query_heads = 0;
   int kv_heads = 0;
-  float scale = 0;      // 128^-0.5 for the target model
-  int window = 0;       // attend_dense: keys at distance < window only; 0 = all (drafts use it)
-  int topk = 0;         // attend_sparse: slots a token and KV head
+  float scale = 0;  // 128^-0.5 for the target model
+  int window = 0;   // attend_dense: keys at distance < window only; 0 = all (drafts use it)
+  int topk = 0;     // attend_sparse: slots a token and KV head
 };
 
 struct Activation {  // swigluoai (spec §3.12)
@@ -127,15 +127,15 @@ struct Routing {
 
 // Maxima that workspaces are planned for.
 struct Limits {
-  std::int64_t tokens = 0;      // T
-  std::int64_t sequences = 0;   // B
-  std::int64_t context = 0;     // longest context
+  std::int64_t tokens = 0;     // T
+  std::int64_t sequences = 0;  // B
+  std::int64_t context = 0;    // longest context
   std::int64_t logits_rows = 0;
   std::int64_t hidden = 0;
   std::int64_t widest_linear = 0;  // the largest row count of one packed projection
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t intermediate = 0;   // the widest of routed, shared and dense
+  std::int64_t intermediate = 0;  // the widest of routed, shared and dense
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
   std::int64_t topk_blocks = 0;
@@ -146,15 +146,15 @@ struct Limits {
 // temperature, top-k, top-p, min-p, draw. temperature 0 takes the largest logit, ties to the lower id.
 struct SamplingRow {
   float temperature = 1;
-  int top_k = 0;     // 0 = all
+  int top_k = 0;  // 0 = all
   float top_p = 1;
   float min_p = 0;
-  float repetition_penalty = 1;   // over prompt and output ids
-  float presence_penalty = 0;     // over output ids
-  float frequency_penalty = 0;    // over output ids
+  float repetition_penalty = 1;  // over prompt and output ids
+  float presence_penalty = 0;    // over output ids
+  float frequency_penalty = 0;   // over output ids
   std::uint64_t seed = 0;
-  std::uint32_t sample = 0;       // which of n samples
-  std::int64_t position = 0;      // of the token being drawn; the draw is a function of (seed, sample, position)
+  std::uint32_t sample = 0;   // which of n samples
+  std::int64_t position = 0;  // of the token being drawn; the draw is a function of (seed, sample, position)
   std::span<const std::int32_t> prompt_ids, output_ids;
   struct Bias {
     std::int32_t id;
@@ -167,8 +167,8 @@ struct SamplingRow {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;      // "scalar", "cpu", "cuda"
-  virtual std::string description() const = 0;    // for the start-up line: "cpu (AVX2, 2 threads)"
+  virtual std::string_view name() const = 0;    // "scalar", "cpu", "cuda"
+  virtual std::string description() const = 0;  // for the start-up line: "cpu (AVX2, 2 threads)"
   virtual DType activation_dtype() const = 0;
   virtual std::int64_t workspace_bytes(const Limits& limits) const = 0;
   // The workspace stays bound until the next call; it is at least workspace_bytes(limits) long, 64-byte aligned.

@@ -1,5 +1,7 @@
 #include "src/ops/backends.h"
 
+#include <cpuid.h>
+
 #include "src/base/error.h"
 #include "src/ops/cpu/cpu_backend.h"
 #include "src/ops/scalar/scalar_backend.h"
@@ -8,9 +10,13 @@ namespace m3::ops {
 
 namespace {
 
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// clang 16's __builtin_cpu_supports does not know this one.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 
 // The flags of *_avx512.cpp.
 bool has_avx512() {
@@ -32,6 +38,8 @@ const cpu::Kernels& choose_kernels(const std::string& isa) {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool) {
+  if (options.name == "scalar" && !options.isa.empty())
+    fail_usage("an instruction set ({}) is chosen for the cpu backend only", options.isa);
   if (options.name == "scalar") return std::make_unique<scalar::ScalarBackend>(options.numerics, pool);
   if (options.name != "cpu") fail_usage("unknown backend \"{}\": known are scalar and cpu", options.name);
   if (options.numerics != Numerics::bf16) fail_usage("fp32 numerics are the scalar backend's: use --backend scalar");

@@ -49,10 +49,7 @@ std::set<std::string> resolve_names(const ModelConfig& config, const std::vector
 class Recorder {
  public:
   Recorder(LoadedModel& model, const TraceOptions& options, std::vector<std::int64_t> positions)
-      : model_(model),
-        config_(model.config()),
-        positions_(std::move(positions)),
-        names_(resolve_names(config_, options.tensors)) {
+      : config_(model.config()), positions_(std::move(positions)), names_(resolve_names(config_, options.tensors)) {
     const auto count = static_cast<std::int64_t>(positions_.size());
     const auto add = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
       if (!names_.contains(name)) return;
@@ -155,7 +152,6 @@ class Recorder {
     }
   }
 
-  LoadedModel& model_;
   const ModelConfig& config_;
   std::vector<std::int64_t> positions_;
   std::set<std::string> names_;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -33,7 +34,8 @@ class Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (path.empty()) fail_usage("the name of a file to read is empty");
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe must not block here
   if (file.get() < 0) fail_resource("cannot open {}: {}", path.string(), std::strerror(errno));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_resource("cannot read {}: {}", path.string(), std::strerror(errno));
@@ -61,6 +63,26 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+// What a shell's <(command) gives.
+std::string read_pipe(const std::filesystem::path& path, std::size_t limit) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail_resource("cannot open {}: {}", path.string(), std::strerror(errno));
+  std::string text;
+  std::array<char, 65536> buffer{};
+  while (true) {
+    const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
+    if (count == 0) return text;
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_resource("cannot read {}: {}", path.string(), std::strerror(errno));
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+    if (text.size() > limit) fail("{} gives more than the {} bytes that such a file may have", path.string(), limit);
+  }
+}
+
+}  // namespace
+
 std::string read_text_file(const std::filesystem::path& path, std::size_t limit) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -70,7 +92,19 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t limit)
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+std::string read_text_input(const std::filesystem::path& path, std::size_t limit) {
+  std::error_code ignored;
+  return std::filesystem::is_fifo(path, ignored) ? read_pipe(path, limit) : read_text_file(path, limit);
+}
+
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  // A link keeps its place, its target gets the content; what is no regular file must not be replaced by one.
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path_, ignored);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    fail_resource("cannot write {}: it is there and is not a regular file", path_.string());
+  }
+  if (std::filesystem::is_symlink(path_, ignored)) path_ = std::filesystem::weakly_canonical(path_, ignored);
   temporary_ = path_.string() + ".XXXXXX";
   descriptor_ = ::mkstemp(temporary_.data());
   if (descriptor_ < 0) {

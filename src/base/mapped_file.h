@@ -32,9 +32,12 @@ class MappedFile {
 
 // The whole file as text. `limit` bounds its size in bytes; a larger file is an error that names both.
 std::string read_text_file(const std::filesystem::path& path, std::size_t limit);
+// The same for what a person names, which may also be a pipe: a shell's <(command).
+std::string read_text_input(const std::filesystem::path& path, std::size_t limit);
 
 // Collects output under a temporary name beside `path`; commit() flushes and renames it into place, so that a
-// reader never sees half a file and an earlier file survives a failure. Without commit() nothing is left.
+// reader never sees half a file and an earlier file survives a failure. Without commit() nothing is left. A link keeps
+// its place and its target gets the content. Errors: something there that is no regular file.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

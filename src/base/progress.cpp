@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
+
+#include "src/base/console.h"
 
 namespace m3 {
 
@@ -49,15 +50,15 @@ void Progress::show(std::int64_t done, bool last) {
                                                             static_cast<double>(total_) / 0x1p30)
                                               : fmt::format("{}/{} {}", done, total_, unit_);
   if (!terminal_) {
-    fmt::print(stderr, "{}: {:.0f} % ({}), {:.0f} s\n", what_, share * 100, amount, seconds);
+    write_error(fmt::format("{}: {:.0f} % ({}), {:.0f} s\n", what_, share * 100, amount, seconds));
     return;
   }
   constexpr int width = 30;
   const int full = static_cast<int>(share * width);
-  fmt::print(stderr, "\r{} [{}{}] {:3.0f} % {} {}\033[K{}", what_, std::string(static_cast<std::size_t>(full), '#'),
-             std::string(static_cast<std::size_t>(width - full), '.'), share * 100, amount,
-             last ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.0f} s left", left), last ? "\n" : "");
-  std::fflush(stderr);
+  write_error(
+      fmt::format("\r{} [{}{}] {:3.0f} % {} {}\033[K{}", what_, std::string(static_cast<std::size_t>(full), '#'),
+                  std::string(static_cast<std::size_t>(width - full), '.'), share * 100, amount,
+                  last ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.0f} s left", left), last ? "\n" : ""));
 }
 
 }  // namespace m3

@@ -129,6 +129,7 @@ void parse_text(const JsonFields& top, const JsonFields& text, ModelConfig& conf
   config.max_position_embeddings =
       text.integer("max_position_embeddings", 1, std::int64_t{1} << 31).value_or(default_max_positions);
   config.rms_norm_eps = positive(text, "rms_norm_eps", 1e-6);
+  if (config.rms_norm_eps > 0.1f) text.refuse("rms_norm_eps", "a number up to 0.1");
   config.swiglu_alpha = positive(text, "swiglu_alpha", 1.702);
   config.swiglu_limit = positive(text, "swiglu_limit", 7.0);
   config.swiglu_beta = static_cast<float>(text.number("swiglu_beta").value_or(1.0));

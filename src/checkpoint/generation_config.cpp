@@ -1,5 +1,7 @@
 #include "src/checkpoint/generation_config.h"
 
+#include <array>
+
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/checkpoint/json_fields.h"
@@ -25,6 +27,36 @@ std::optional<float> number(const JsonFields& fields, const std::string& key, co
   return static_cast<float>(*value);
 }
 
+// Keys of transformers that would change what is generated.
+constexpr std::array unimplemented = {"num_beams",
+                                      "num_beam_groups",
+                                      "penalty_alpha",
+                                      "typical_p",
+                                      "epsilon_cutoff",
+                                      "eta_cutoff",
+                                      "no_repeat_ngram_size",
+                                      "encoder_repetition_penalty",
+                                      "bad_words_ids",
+                                      "force_words_ids",
+                                      "suppress_tokens",
+                                      "begin_suppress_tokens",
+                                      "forced_bos_token_id",
+                                      "forced_eos_token_id",
+                                      "sequence_bias",
+                                      "guidance_scale",
+                                      "exponential_decay_length_penalty",
+                                      "max_new_tokens",
+                                      "min_new_tokens",
+                                      "stop_strings",
+                                      "top_h"};
+
+// Values that mean "off".
+bool neutral(const Json& value) {
+  if (value.is_null() || (value.is_boolean() && !value.get<bool>())) return true;
+  if (value.is_number()) return value.get<double>() == 0 || value.get<double>() == 1;
+  return (value.is_array() || value.is_object()) && value.empty();
+}
+
 }  // namespace
 
 GenerationConfig parse_generation_config(const std::string& json, const std::string& origin) {
@@ -48,6 +80,10 @@ GenerationConfig parse_generation_config(const std::string& json, const std::str
   config.min_p = number(fields, "min_p", "from 0 to below 1", [](double v) { return v >= 0 && v < 1; });
   config.repetition_penalty =
       number(fields, "repetition_penalty", "a number above 0, at most 100", [](double v) { return v > 0 && v <= 100; });
+  for (const char* key : unimplemented) {
+    const Json* value = fields.find(key);
+    if (value != nullptr && !neutral(*value)) config.without_effect.emplace_back(key);
+  }
   return config;
 }
 

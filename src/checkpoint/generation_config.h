@@ -17,6 +17,7 @@ struct GenerationConfig {
   std::optional<float> top_p;               // (0, 1]
   std::optional<float> min_p;               // [0, 1)
   std::optional<float> repetition_penalty;  // > 0
+  std::vector<std::string> without_effect;  // keys there that would change the output but are not implemented
 };
 
 // DIRECTORY/generation_config.json; without such a file everything is absent. Errors name the key, what was found and

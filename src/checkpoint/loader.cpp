@@ -1,6 +1,7 @@
 #include "src/checkpoint/loader.h"
 
 #include <fmt/format.h>
+#include <cmath>
 
 #include <algorithm>
 #include <cstring>
@@ -129,6 +130,10 @@ class TextLoader : public TextVisitor {
       return;
     }
     values = widen(*tensor);
+    // Norms and the router's bias: a NaN there only loses comparisons and would bend choices without a trace.
+    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+      loaded_.problems.add(tensor->name, "finite values", "NaN or infinity");
+    }
   }
 
   // k_proj.k_scale or k_proj.output_scale, and v's (addenda §13 "Names").

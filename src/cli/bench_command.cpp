@@ -20,11 +20,13 @@ struct BenchOptions {
   std::int64_t prompt = 512;
   int layers = 0, experts = 0, repeats = 5;
   bool json = false;
+  bool format_given = false;
 };
 
 Checkpoint open_model(const BenchOptions& options) {
   const EngineOptions& engine = options.model.engine;
   if (options.random_config.empty()) {
+    if (options.format_given) fail_usage("--format is of a --random-config; a checkpoint is run as it is");
     if (options.layers > 0 || options.experts > 0)
       fail_usage("--layers and --experts cut a --random-config; a checkpoint is run as it is");
     return Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
@@ -145,8 +147,10 @@ void add_bench_command(CLI::App& app) {
       .add_option("--format", options->format,
                   "Of random weights: bf16, fp8, mxfp8, mxfp4 or nvfp4 (4-bit: the routed experts)")
       ->capture_default_str();
-  command.add_option("--layers", options->layers, "Cut the random model to this many layers");
-  command.add_option("--experts", options->experts, "Cut the random model to this many routed experts");
+  command.add_option("--layers", options->layers, "Cut the random model to this many layers")
+      ->check(CLI::Range(1, 1 << 16));
+  command.add_option("--experts", options->experts, "Cut the random model to this many routed experts")
+      ->check(CLI::Range(1, 1 << 16));
   command.add_option("--isa", options->isa, "Force the cpu backend's instruction set: avx2 or avx512");
   command.add_option("--batch", options->batches, "Sequences that decode together; a list 1,8,32 is run one by one")
       ->delimiter(',');
@@ -159,7 +163,10 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");
-  command.callback([options] { run(*options); });
+  command.callback([&command, options] {
+    options->format_given = command.count("--format") > 0;
+    run(*options);
+  });
 }
 
 }  // namespace m3::cli

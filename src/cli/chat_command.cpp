@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t file_limit = std::size_t{256} << 20;
 
 std::string read_file(const std::string& path) {
-  return path == "-" ? read_standard_input(file_limit) : read_text_file(path, file_limit);
+  return path == "-" ? read_standard_input(file_limit) : read_text_input(path, file_limit);
 }
 
 std::string to_line(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }

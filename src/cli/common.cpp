@@ -26,6 +26,16 @@ extern "C" void on_interrupt(int) {
   if (interrupt_count > 1) ::_exit(130);
 }
 
+const CLI::Validator not_empty(
+    [](const std::string& text) { return text.empty() ? std::string("is empty") : std::string(); }, "", "");
+
+// Whether the whole of [begin, end) is one number that the type can hold.
+template <typename T>
+bool parses(const char* begin, const char* end, T& value) {
+  const auto result = std::from_chars(begin, end, value);
+  return begin != end && result.ec == std::errc() && result.ptr == end;
+}
+
 }  // namespace
 
 std::string shipped_checkpoint() {
@@ -43,8 +53,10 @@ std::string shipped_checkpoint() {
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
   EngineOptions& engine = options.engine;
-  command.add_option("checkpoint", options.checkpoint,
-                     "Checkpoint directory in the published layout (default: the one that ships)");
+  command
+      .add_option("checkpoint", options.checkpoint,
+                  "Checkpoint directory in the published layout (default: the one that ships)")
+      ->check(not_empty);
   command.add_option("--device", engine.device, "auto, cpu, or scalar (the slow, exact judge)")->capture_default_str();
   command.add_option("--threads", engine.threads, "Threads; 0 = one for each physical core")->capture_default_str();
   command
@@ -57,8 +69,10 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "K and V in bf16 or fp8 (e4m3)")->capture_default_str();
   command.add_option("--index-cache-dtype", engine.index_cache_dtype, "Index-K in bf16 or fp8 (e4m3)")
       ->capture_default_str();
-  command.add_option("--quantization", engine.quantization,
-                     "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)");
+  command
+      .add_option("--quantization", engine.quantization,
+                  "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)")
+      ->check(not_empty);
   command.add_option("--quantization-exclude", engine.quantization_exclude,
                      "Tensor names, * allowed, that --quantization leaves alone");
 }
@@ -79,7 +93,7 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   command.add_option("--presence-penalty", sampling.presence_penalty, "Subtract from logits of generated tokens");
   command.add_option("--frequency-penalty", sampling.frequency_penalty, "Subtract for each time a token was generated");
   command.add_option("--logit-bias", options.logit_bias, "ID=VALUE added to a logit; may be repeated");
-  command.add_option("--seed", sampling.seed, "The same seed gives the same tokens");
+  command.add_option("--seed", options.seed, "The same seed gives the same tokens; 0 to 2^64 - 1");
   command.add_option("--stop", request.stop, "End before this text; may be repeated")->take_all();
   command.add_option("--stop-id", request.stop_ids, "End at this token id; may be repeated")->take_all();
   command.add_flag("--ignore-eos", request.ignore_eos, "Go on past the checkpoint's end tokens");
@@ -90,15 +104,20 @@ void add_sampling_options(CLI::App& command, SamplingOptions& options) {
 
 Request SamplingOptions::finish() const {
   Request finished = request;
+  if (seed) {
+    std::uint64_t value = 0;
+    if (!parses(seed->data(), seed->data() + seed->size(), value))
+      fail_usage("--seed {}: give a whole number from 0 to 2^64 - 1", *seed);
+    finished.sampling.seed = value;
+  }
   for (const std::string& bias : logit_bias) {
     const std::size_t equals = bias.find('=');
     TokenId id = 0;
     float value = 0;
     const char* begin = bias.data();
     const char* end = begin + bias.size();
-    const bool valid = equals != std::string::npos &&
-                       std::from_chars(begin, begin + equals, id).ptr == begin + equals && equals > 0 &&
-                       std::from_chars(begin + equals + 1, end, value).ptr == end && equals + 1 < bias.size();
+    const bool valid =
+        equals != std::string::npos && parses(begin, begin + equals, id) && parses(begin + equals + 1, end, value);
     if (!valid) fail_usage("--logit-bias {}: write ID=VALUE, for instance 42=-5", bias);
     finished.sampling.logit_bias.emplace_back(id, value);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ void add_model_options(CLI::App& command, ModelOptions& options);
 struct SamplingOptions {
   Request request;
   std::vector<std::string> logit_bias;  // "ID=VALUE"
+  std::optional<std::string> seed;      // checked by finish(): the parser would cut large numbers silently
 
-  // The request with its biases parsed. Errors: a malformed bias.
+  // The request with seed and biases parsed. Errors: a malformed one.
   Request finish() const;
 };
 void add_sampling_options(CLI::App& command, SamplingOptions& options);

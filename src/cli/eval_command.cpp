@@ -29,7 +29,7 @@ struct EvalOptions {
 void run(const EvalOptions& options) {
   const std::string path = options.model.path();
   const std::string text =
-      options.text == "-" ? read_standard_input(text_limit) : read_text_file(options.text, text_limit);
+      options.text == "-" ? read_standard_input(text_limit) : read_text_input(options.text, text_limit);
   if (text.empty()) fail("{} is empty; there is nothing to evaluate", options.text);
   const EngineOptions& engine = options.model.engine;
   Checkpoint checkpoint = Checkpoint::open(path, {engine.quantization, engine.quantization_exclude});

@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "m3/engine.h"
+#include "src/base/console.h"
 #include "src/cli/commands.h"
+#include "src/cli/common.h"
 
 namespace {
 
@@ -56,7 +59,7 @@ std::string explain_unknown(const CLI::App& app, const std::string& word) {
 }
 
 int fail_with(const std::string& line, int code) {
-  fmt::print(stderr, "m3: {}\n", line);
+  m3::write_error("m3: " + line + "\n");
   return code;
 }
 
@@ -78,7 +81,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) {
       if (argc > 1) return fail_with(explain_unknown(app, argv[1]), 2);
-      fmt::print("{}", app.help());
+      m3::cli::write_output(app.help());
       return 2;
     }
     return 0;
@@ -86,11 +89,22 @@ int main(int argc, char** argv) {
     std::vector<std::string> extras = app.remaining(true);
     return fail_with(explain_unknown(app, extras.empty() ? "" : extras.front()), 2);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (error.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      app.exit(error, text, text);
+      try {
+        m3::cli::write_output(text.str());
+      } catch (const m3::Error& unwritable) {
+        return fail_with(unwritable.what(), 1);
+      }
+      return 0;
+    }
     if (const auto* status = dynamic_cast<const CLI::RuntimeError*>(&error)) return status->get_exit_code();
     return fail_with(error.what(), 2);
   } catch (const m3::Error& error) {
     return fail_with(error.what(), error.kind() == m3::ErrorKind::usage ? 2 : 1);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail_with(fmt::format("{}: {}", error.path1().string(), error.code().message()), 1);
   } catch (const std::bad_alloc&) {
     return fail_with("out of memory; a shorter --max-model-len or smaller --max-num-batched-tokens needs less", 1);
   } catch (const std::exception& error) {

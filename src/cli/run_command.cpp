@@ -7,6 +7,7 @@
 #include <chrono>
 #include <map>
 
+#include "src/base/console.h"
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/cli/commands.h"
@@ -48,7 +49,7 @@ std::string pick_prompt(const CLI::App& command, const RunOptions& options, bool
     fail_usage("--prompt and --prompt-file: give one of them");
   if (command.count("--prompt") > 0) return options.prompt;
   if (command.count("--prompt-file") > 0 && options.prompt_file != "-")
-    return read_text_file(options.prompt_file, prompt_limit);
+    return read_text_input(options.prompt_file, prompt_limit);
   const bool nothing_piped = ::isatty(STDIN_FILENO) != 0;
   if (options.prompt_file == "-" || !nothing_piped) {
     std::string text = read_standard_input(prompt_limit);
@@ -98,19 +99,20 @@ void print_stats(const ModelInfo& info, const Statistics& statistics, std::int64
   const std::int64_t steps = std::max<std::int64_t>(0, statistics.generated_tokens - samples);
   const double decode_rate = rate(steps, statistics.decode_seconds);
   const double read = decode_rate * static_cast<double>(info.active_weight_bytes);
-  fmt::print(stderr, "model     {}: {:.1f} MB of weights, {:.1f} MB read for a decoded token, on {}\n", info.name,
-             static_cast<double>(info.weight_bytes) / 1e6, static_cast<double>(info.active_weight_bytes) / 1e6,
-             info.backend);
-  fmt::print(stderr, "start     {:.2f} s\n", load_seconds);
-  fmt::print(stderr, "prefill   {} tokens, {:.1f} tokens/s\n", statistics.prompt_tokens,
-             rate(statistics.prompt_tokens, statistics.prefill_seconds));
+  write_error(fmt::format("model     {}: {:.1f} MB of weights, {:.1f} MB read for a decoded token, on {}\n", info.name,
+                          static_cast<double>(info.weight_bytes) / 1e6,
+                          static_cast<double>(info.active_weight_bytes) / 1e6, info.backend));
+  write_error(fmt::format("start     {:.2f} s\n", load_seconds));
+  write_error(fmt::format("prefill   {} tokens, {:.1f} tokens/s\n", statistics.prompt_tokens,
+                          rate(statistics.prompt_tokens, statistics.prefill_seconds)));
   ThreadPool pool(threads);
   const double limit = ops::measure_read_bandwidth(pool);
   const bool in_cache = info.active_weight_bytes < ops::last_cache_bytes();
-  fmt::print(stderr, "decode    {} tokens, {:.1f} tokens/s, {:.2f} GB/s of weights read, {}\n",
-             statistics.generated_tokens, decode_rate, read / 1e9,
-             in_cache ? fmt::format("in cache (memory reads at {:.1f} GB/s)", limit / 1e9)
-                      : fmt::format("{:.0f} % of the {:.1f} GB/s that memory gives", 100 * read / limit, limit / 1e9));
+  write_error(fmt::format(
+      "decode    {} tokens, {:.1f} tokens/s, {:.2f} GB/s of weights read, {}\n", statistics.generated_tokens,
+      decode_rate, read / 1e9,
+      in_cache ? fmt::format("in cache (memory reads at {:.1f} GB/s)", limit / 1e9)
+               : fmt::format("{:.0f} % of the {:.1f} GB/s that memory gives", 100 * read / limit, limit / 1e9)));
 }
 
 void run(const CLI::App& command, const RunOptions& options) {
@@ -122,6 +124,8 @@ void run(const CLI::App& command, const RunOptions& options) {
   if (request.prompt.empty())
     fail_usage("the prompt is empty: give --prompt TEXT, --prompt-file FILE, or text on standard input");
   if (built_in && !request.max_tokens) request.max_tokens = sample_tokens;
+  if (command.count("--logprobs") > 0 && request.logprobs < 0)
+    fail_usage("--logprobs {}: give a number from 0", request.logprobs);
   if (request.logprobs >= 0 && !options.json) fail_usage("--logprobs shows in --json output only; add --json");
   if (request.samples > 1 && !options.json)
     fail_usage("--n {} shows in --json output only; add --json", request.samples);
@@ -133,7 +137,7 @@ void run(const CLI::App& command, const RunOptions& options) {
 
   static_cast<void>(interrupted());  // from here Ctrl-C ends the reply, not the program
   if (built_in && !options.json) {
-    fmt::print(stderr, "No prompt given; completing a sample (m3 run --help tells more).\n\n");
+    write_error(fmt::format("No prompt given; completing a sample (m3 run --help tells more).\n\n"));
     write_output(request.prompt);
   }
   std::map<int, Reply> replies;

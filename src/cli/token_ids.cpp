@@ -103,7 +103,7 @@ std::vector<std::int32_t> parse_token_ids(std::string_view bytes, const std::str
 }
 
 std::vector<std::int32_t> read_token_ids(const std::string& path) {
-  const std::string bytes = path == "-" ? read_standard_input(size_limit) : read_text_file(path, size_limit);
+  const std::string bytes = path == "-" ? read_standard_input(size_limit) : read_text_input(path, size_limit);
   return parse_token_ids(bytes, path == "-" ? "standard input" : path);
 }
 

@@ -38,7 +38,7 @@ std::string read_input(const CLI::App& command, const TokenizeOptions& options) 
   if (has_text && command.count("--file") > 0) fail_usage("--text and --file: give one of them");
   if (has_text) return options.text;
   return options.file.empty() || options.file == "-" ? read_standard_input(text_limit)
-                                                     : read_text_file(options.file, text_limit);
+                                                     : read_text_input(options.file, text_limit);
 }
 
 void show_tokens(const Tokenizer& tokenizer, std::string_view text, const TokenizeOptions& options) {

@@ -23,7 +23,11 @@ std::vector<std::string> split_list(const std::string& list) {
   std::size_t begin = 0;
   while (begin <= list.size()) {
     const std::size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) words.push_back(list.substr(begin, end - begin));
+    if (end > begin) {
+      words.push_back(list.substr(begin, end - begin));
+    } else if (!list.empty()) {
+      fail_usage("\"{}\": an entry between commas is empty", list);
+    }
     begin = end + 1;
   }
   return words;
@@ -49,14 +53,22 @@ void run(const CLI::App& command, const TraceCommand& options) {
     for (std::size_t i = 0; i < trace.token_ids.size(); ++i) trace.positions.push_back(static_cast<std::int64_t>(i));
   } else {
     trace.positions = number_list<std::int64_t>(options.positions, "--positions");
+    if (command.count("--positions") > 0 && trace.positions.empty())
+      fail_usage("--positions is empty: write all or 0,5,…");
   }
+  trace.greedy = options.greedy;
   if (command.count("--tensors") > 0) trace.tensors = split_list(options.tensors);
+  if (trace.tensors.empty() && trace.greedy == 0) fail_usage("--tensors is empty: name at least one");
   trace.chunk = options.chunk;
   trace.shuffle_pages = command.count("--shuffle-pages") > 0;
   trace.shuffle_seed = options.shuffle_seed;
-  trace.greedy = options.greedy;
   trace.dropped_blocks = number_list<std::int32_t>(options.dropped, "--drop-blocks");
 
+  if (options.backend != "scalar" && options.backend != "cpu")
+    fail_usage("--backend {}: write scalar or cpu", options.backend);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.ids_file, options.out, ignored))
+    fail_usage("--out {} is the file of the ids; writing there would destroy it", options.out);
   const bool fp32 = options.numerics == "fp32";
   if (!fp32 && options.numerics != "bf16") fail_usage("--numerics {}: write bf16 or fp32", options.numerics);
   if (fp32 && options.backend != "scalar") fail_usage("--numerics fp32 is the judge's; add --backend scalar");

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "src/base/console.h"
 #include "src/base/error.h"
 #include "src/engine/generation.h"
 #include "src/engine/loaded_model.h"
@@ -156,17 +157,28 @@ class LocalEngine final : public Engine {
       {
         const std::uint64_t seed = next.request.sampling.seed.value_or(fresh_seed());
         engine::Generation generation(next.id, next.request, seed, *model_, tokenizer_, vocabulary_, defaults_);
-        generation.run(next.sink, cancelled, times);
+        // Counts are there before the last event is, so that who has seen it reads them whole.
+        const EventSink sink = [&](const Event& event) {
+          if (event.finish != FinishReason::none) publish(times);
+          next.sink(event);
+        };
+        generation.run(sink, cancelled, times);
       }
       const std::lock_guard lock(mutex_);
       cancelled_.erase(next.id);
       running_ = 0;
       statistics_.pages_used = 0;
-      statistics_.prompt_tokens += times.prompt_tokens;
-      statistics_.generated_tokens += times.generated_tokens;
-      statistics_.prefill_seconds += times.prefill_seconds;
-      statistics_.decode_seconds += times.decode_seconds;
     }
+  }
+
+  // Adds a request's counts to the totals and starts them anew.
+  void publish(engine::StepTimes& times) {
+    const std::lock_guard lock(mutex_);
+    statistics_.prompt_tokens += times.prompt_tokens;
+    statistics_.generated_tokens += times.generated_tokens;
+    statistics_.prefill_seconds += times.prefill_seconds;
+    statistics_.decode_seconds += times.decode_seconds;
+    times = {};
   }
 
   static std::uint64_t fresh_seed() {
@@ -202,6 +214,9 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
   report("reading the tokenizer", 1);
   Tokenizer tokenizer = Tokenizer::load(options.checkpoint);
   GenerationConfig defaults = read_generation_config(options.checkpoint);
+  for (const std::string& key : defaults.without_effect) {
+    write_error(fmt::format("m3: note: generation_config.json: {} is not implemented and has no effect\n", key));
+  }
   if (tokenizer.vocab_size() > checkpoint.config().vocab_size) {
     fail("tokenizer.json has ids up to {} but the model's vocabulary has {}; the two files do not belong together",
          tokenizer.vocab_size() - 1, checkpoint.config().vocab_size);

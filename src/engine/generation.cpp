@@ -184,8 +184,8 @@ void Generation::run_sample(int index, const EventSink& sink, const std::functio
         const Stopwatch watch(times.decode_seconds);
         id = draw(sample, event);
       }
-      accept(sample, id, event);
       ++times.generated_tokens;
+      accept(sample, id, event);
       if (event.finish == FinishReason::none && cancelled()) finish(sample, FinishReason::cancelled, "", event);
       sink(event);
       if (event.finish != FinishReason::none) return;

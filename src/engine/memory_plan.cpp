@@ -27,8 +27,10 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, std::int64_t requested_len, std
       std::min<std::int64_t>(budget / needs.page_bytes, std::numeric_limits<std::int32_t>::max());
   const std::int64_t fitting_len = std::min(fitting_pages * 128, position_limit);
   if (fitting_len == 0) {
-    fail_resource("no memory for even one 128-token page of {}: {} are left beside {} of working memory",
-                  human_bytes(needs.page_bytes), human_bytes(budget), human_bytes(needs.workspace_bytes));
+    fail_resource(
+        "no memory for even one 128-token page of {}: {} are left beside {} of working memory; a smaller "
+        "--max-model-len or --max-num-batched-tokens needs less",
+        human_bytes(needs.page_bytes), human_bytes(budget), human_bytes(needs.workspace_bytes));
   }
   if (requested_len > fitting_len) {
     fail_resource("a context of {} tokens needs {} of cache but {} are left; the largest context that fits is {}",

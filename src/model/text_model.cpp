@@ -66,7 +66,8 @@ ops::Limits TextModel::limits(std::int64_t tokens, std::int64_t sequences, std::
   ops::Limits limits;
   limits.tokens = tokens;
   limits.sequences = sequences;
-  limits.context = context;
+  // A sparse row may name top-k blocks even where the context is shorter.
+  limits.context = std::max<std::int64_t>(context, std::int64_t{config_->topk_blocks} * block_size);
   limits.logits_rows = logits_rows;
   limits.hidden = config_->hidden_size;
   limits.query_heads = config_->num_attention_heads;

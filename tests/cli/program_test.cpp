@@ -148,6 +148,41 @@ TEST(ProgramOutput, AFailedTraceLeavesTheEarlierFile) {
   EXPECT_EQ(test::read_file(out), "earlier");
 }
 
+TEST(ProgramOutput, AnUnwritableStandardErrorIsNoDeath) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (std::freopen("/dev/full", "w", stderr) == nullptr) ::_exit(99);
+    ::execl(M3_PROGRAM, M3_PROGRAM, "run", model.c_str(), "--prompt", "a", "--temperature", "9", nullptr);
+    ::_exit(98);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+}
+
+TEST(ProgramOutput, ALinkKeepsItsPlaceAndIdsAreNotOverwritten) {
+  const TemporaryDirectory files;
+  test::write_file(files / "ids", "1 2 3");
+  test::write_file(files / "target.safetensors", "earlier");
+  std::filesystem::create_symlink(files / "target.safetensors", files / "link");
+  EXPECT_EQ(run({"trace", model, "--token-ids", (files / "ids").string(), "--out", (files / "link").string()}).exit, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(files / "link"));
+  EXPECT_NE(test::read_file(files / "target.safetensors"), "earlier");
+  EXPECT_EQ(run({"trace", model, "--token-ids", (files / "ids").string(), "--out", (files / "ids").string()}).exit, 2);
+  EXPECT_EQ(test::read_file(files / "ids"), "1 2 3");
+}
+
+TEST(ProgramOutput, TimingsAreWholeWhenTheReplyIs) {
+  for (int i = 0; i < 5; ++i) {
+    const auto json =
+        nlohmann::json::parse(run({"run", model, "--prompt", "Hello", "--max-tokens", "3", "--json"}).out);
+    EXPECT_GT(json.at("timings").at("prefill_seconds").get<double>(), 0);
+    EXPECT_GT(json.at("timings").at("decode_seconds").get<double>(), 0);
+  }
+}
+
 TEST(ProgramOutput, AFullDiskIsOneLine) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
   const TemporaryDirectory files;

@@ -39,7 +39,10 @@ void round_bf16(const float* values, std::int64_t count, std::uint16_t* out) {
   for (std::int64_t i = 0; i < count; i += L) store_some(out + i, load_some(values + i, count - i), count - i);
 }
 
-float inverse_root(float mean_plus_eps) { return 1.0f / __builtin_sqrtf(mean_plus_eps); }
+// NaN where the squares overflowed: 1/sqrt(inf) = 0 would turn a broken row into one of plain zeros.
+float inverse_root(float mean_plus_eps) {
+  return mean_plus_eps <= __FLT_MAX__ ? 1.0f / __builtin_sqrtf(mean_plus_eps) : __builtin_nanf("");
+}
 
 void add_norm(std::uint16_t* x, const std::uint16_t* delta, const float* weight, bool gemma, float eps,
               std::int64_t count, std::uint16_t* out) {

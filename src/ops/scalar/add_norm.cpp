@@ -29,7 +29,7 @@ void ScalarBackend::add_norm(const Tensor& residual, const Tensor& delta, const 
       if (normed.empty()) continue;
       auto* y = reinterpret_cast<float*>(normed.row(row));
       const float mean = dot(x, x, columns) / static_cast<float>(columns);
-      const float r = 1.0f / std::sqrt(mean + norm.eps);
+      const float r = inverse_root(mean + norm.eps);
       for (std::int64_t i = 0; i < columns; ++i) {
         const float w = norm.weight[static_cast<std::size_t>(i)];
         y[i] = rounded((x[i] * r) * (norm.gemma ? 1.0f + w : w));

@@ -17,7 +17,7 @@ void norm_and_rotate(const QkvFinish& args, std::span<const float> weight, const
                      float* y) {
   std::copy(x, x + head_dim, y);
   if (!weight.empty()) {
-    const float r = 1.0f / std::sqrt(dot(x, x, head_dim) / head_dim + args.eps);
+    const float r = inverse_root(dot(x, x, head_dim) / head_dim + args.eps);
     for (int i = 0; i < head_dim; ++i) {
       const float w = weight[static_cast<std::size_t>(i)];
       y[i] = (x[i] * r) * (args.gemma ? 1.0f + w : w);

@@ -2,7 +2,9 @@
 // are then added in a fixed tree: the same order for any batch, and a loop that compilers vectorise.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace m3::ops::scalar {
 
@@ -12,6 +14,12 @@ inline float add_lanes(float (&lane)[lanes]) {
   for (int i = 0; i < 8; ++i) lane[i] += lane[i + 8];
   for (int i = 0; i < 4; ++i) lane[i] += lane[i + 4];
   return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+// 1/sqrt; NaN where the squares overflowed, since 1/sqrt(inf) = 0 would turn a broken row into one of plain zeros.
+inline float inverse_root(float mean_plus_eps) {
+  if (!(mean_plus_eps <= std::numeric_limits<float>::max())) return std::numeric_limits<float>::quiet_NaN();
+  return 1.0f / std::sqrt(mean_plus_eps);
 }
 
 inline float dot(const float* a, const float* b, std::int64_t count) {

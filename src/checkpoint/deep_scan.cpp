@@ -100,7 +100,7 @@ class Scan : public TextReader {
   void report(const std::string& name, const Tally& tally, std::int64_t bad_scales) {
     if (bad_scales != 0) {
       problems_.add(name, "scales that are numbers", fmt::format("{} that are not", bad_scales));
-    } else if (tally.not_finite != 0) {
+    } else if (tally.not_finite != 0 && std::ranges::count(problems_.all(), name, &Problem::name) == 0) {
       problems_.add(name, "finite values", fmt::format("{} that are not", tally.not_finite));
     }
   }

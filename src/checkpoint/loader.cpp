@@ -131,9 +131,8 @@ class TextLoader : public TextVisitor {
     }
     values = widen(*tensor);
     // Norms and the router's bias: a NaN there only loses comparisons and would bend choices without a trace.
-    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
-      loaded_.problems.add(tensor->name, "finite values", "NaN or infinity");
-    }
+    const auto broken = std::ranges::count_if(values, [](float value) { return !std::isfinite(value); });
+    if (broken != 0) loaded_.problems.add(tensor->name, "finite values", fmt::format("{} that are not", broken));
   }
 
   // k_proj.k_scale or k_proj.output_scale, and v's (addenda §13 "Names").

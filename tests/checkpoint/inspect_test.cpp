@@ -174,7 +174,7 @@ TEST_F(InspectCheckpoint, DeepFindsValuesThatAreNotFinite) {
   auto& norm = tensor("layers.0.input_layernorm.weight");
   norm.bytes[1] = std::byte(0xff);
   norm.bytes[0] = std::byte(0x80);
-  EXPECT_TRUE(run(false).sound());
+  EXPECT_EQ(run(false).problems.all().size(), 1u);  // norms are read when a checkpoint is opened, matrices are not
   const Inspection i = run(true);
   ASSERT_EQ(i.problems.all().size(), 2u);
   const std::string text = cli::inspection_text(i);

@@ -1,6 +1,6 @@
 """Turns the book collection into a tokenizer and token arrays; needs no GPU.
 
-    python3 tools/train/prepare.py --books books.txt.xz --out .carry/prose
+    python3 tools/train/prepare.py --books books.txt.xz --out prose-data
 
 Writes to --out: tokenizer.json, train.npy and heldout.npy (uint16 ids, each book as document-begin,
 text, turn-end), words.json (words for the planted sentences), heldout.txt and data.json (counts).

@@ -1,6 +1,6 @@
 """Trains the small prose checkpoint and writes it in the published layout.
 
-    python3 tools/train/train.py --data .carry/prose --work work --out checkpoint \
+    python3 tools/train/train.py --data prose-data --work work --out checkpoint \
         --train-seconds 360 --seconds 480
 
 Three stages, by share of --train-seconds: dense attention while a KL loss teaches the indexer which

@@ -192,7 +192,7 @@ ops::Batch RaggedBatch::view() const {
   return batch;
 }
 
-PageMemory::PageMemory(DType dtype, std::int32_t pages, int heads) : dtype_(dtype), pages_(pages), heads_(heads) {
+PageMemory::PageMemory(DType dtype, std::int32_t pages, int heads) : dtype_(dtype), heads_(heads) {
   // 0xff everywhere: NaN in all three types.
   bytes_.assign(static_cast<std::size_t>(pages) * static_cast<std::size_t>(heads) * 128 * 128 * dtype_size(dtype),
                 std::byte{0xff});

@@ -91,7 +91,6 @@ class PageMemory {
 
  private:
   DType dtype_;
-  std::int32_t pages_;
   int heads_;
   std::vector<std::byte> bytes_;
 };

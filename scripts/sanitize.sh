@@ -9,9 +9,9 @@ scripts/install_packages.sh build test sanitize
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1}"
-# Golden cases of 1,300 and 4,200 tokens on the judge, and inputs of megabytes: minutes each under a sanitizer, and
-# no code that shorter cases leave out.
-slow='/(topk16|several_sparse)|VeryLongPieces|EveryCodePoint'
+# Longer golden cases, bit-for-bit comparisons of many runs, and inputs of megabytes: minutes each under a sanitizer
+# (some 40 times slower), and no code that the other cases leave out.
+slow='Golden.Scalar|/(topk16|several_sparse|all_sparse|yarn|init_block|reuse_freq|reuse_pattern|published_names_vision|text_only_save)|Invariance|Ragged|VeryLongPieces|EveryCodePoint'
 case $preset in
   asan)
     scripts/build.sh asan all

@@ -27,6 +27,35 @@ struct SamplingParameters {
   std::optional<std::uint64_t> seed;  // the same seed gives the same tokens whatever else runs; empty: drawn
 };
 
+// What a reply must match from its first answer token on (after the reasoning, where `Request::reasoning` has one) until
+// it ends. Compiled at submit(); what cannot be compiled, or only at too great a cost, is refused there.
+struct Constraint {
+  enum class Kind : std::uint8_t {
+    none,
+    json_object,  // any JSON object
+    json_schema,  // `text` is a JSON Schema
+    regex,        // `text` is a regular expression (ECMAScript)
+    grammar,      // `text` is an EBNF grammar in GBNF's notation, with a rule `root`
+    choice,       // one of `choices`, exactly
+  };
+  Kind kind = Kind::none;
+  std::string text;
+  std::vector<std::string> choices;
+};
+
+// Which of a reply's tokens are reasoning. Ids of -1: the model has none.
+struct Reasoning {
+  enum class Start : std::uint8_t {
+    outside,  // no reasoning
+    inside,   // the prompt ends inside it
+    either,   // the reply's first token decides: begin_id opens it
+  };
+  Start start = Start::outside;
+  TokenId begin_id = -1;
+  TokenId end_id = -1;
+  std::optional<std::int64_t> budget;  // after so many reasoning tokens end_id is forced
+};
+
 struct Request {
   // The prompt: ids win over text where both are given. Text is encoded without special tokens being recognised
   // unless `parse_special`.
@@ -42,9 +71,12 @@ struct Request {
   std::vector<TokenId> stop_ids;           // besides the checkpoint's end tokens
   bool ignore_eos = false;
   bool include_stop_in_output = false;
-  int logprobs = -1;       // -1 none; else the chosen token's and the n most probable ones'
-  int priority = 0;        // lower runs first
-  std::string cache_salt;  // requests share cached prefixes only under the same salt
+  Constraint constraint;
+  Reasoning reasoning;
+  int logprobs = -1;         // -1 none; else the chosen token's and the n most probable ones'
+  int prompt_logprobs = -1;  // likewise of the prompt's tokens, in the first event
+  int priority = 0;          // lower runs first
+  std::string cache_salt;    // requests share cached prefixes only under the same salt
 };
 
 struct TokenLogprob {
@@ -65,7 +97,8 @@ const char* finish_reason_name(FinishReason reason);
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
-  std::int64_t cached_tokens = 0;  // of the prompt, taken from the prefix cache
+  std::int64_t cached_tokens = 0;     // of the prompt, taken from the prefix cache
+  std::int64_t reasoning_tokens = 0;  // of the completion, the tags among them
 };
 
 // One step of one sample. Text is whole UTF-8: bytes of an unfinished character wait for the next event.
@@ -76,6 +109,9 @@ struct Event {
   std::string text;                                     // what became certain with them (stop strings held back)
   std::vector<TokenLogprob> logprobs;                   // of `ids`, where asked
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // by id, descending, where asked
+  // In a request's first event, where asked: by prompt position; the first has none (id -1, an empty list).
+  std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
   FinishReason finish = FinishReason::none;
   std::string stop_reason;  // the stop string or the name of the end token that ended it
   std::string error;        // one line, with FinishReason::error

@@ -124,6 +124,9 @@ class LocalEngine final : public Engine {
     }
     if (request.logprobs > 1024 || request.logprobs < -1)
       fail_usage("logprobs {}: give a number from 0 to 1024", request.logprobs);
+    if (request.prompt_logprobs != -1) fail_usage("prompt_logprobs is not implemented");
+    if (request.constraint.kind != Constraint::Kind::none) fail_usage("constraints are not implemented");
+    if (request.reasoning.budget) fail_usage("a reasoning budget is not implemented");
     for (const std::string& stop : request.stop) {
       if (stop.empty()) fail_usage("a stop string is empty");
     }
@@ -159,21 +162,22 @@ class LocalEngine final : public Engine {
         engine::Generation generation(next.id, next.request, seed, *model_, tokenizer_, vocabulary_, defaults_);
         // Counts are there before the last event is, so that who has seen it reads them whole.
         const EventSink sink = [&](const Event& event) {
-          if (event.finish != FinishReason::none) publish(times);
+          const bool last = event.finish != FinishReason::none && event.sample == next.request.samples - 1;
+          if (event.finish != FinishReason::none) publish(times, last);
           next.sink(event);
         };
         generation.run(sink, cancelled, times);
       }
       const std::lock_guard lock(mutex_);
       cancelled_.erase(next.id);
-      running_ = 0;
-      statistics_.pages_used = 0;
     }
   }
 
-  // Adds a request's counts to the totals and starts them anew.
-  void publish(engine::StepTimes& times) {
+  // Adds a request's counts to the totals and starts them anew; nothing runs after its last sample.
+  void publish(engine::StepTimes& times, bool last) {
     const std::lock_guard lock(mutex_);
+    statistics_.pages_used = model_->pages().pages() - model_->pages().free_pages();
+    if (last) running_ = 0;
     statistics_.prompt_tokens += times.prompt_tokens;
     statistics_.generated_tokens += times.generated_tokens;
     statistics_.prefill_seconds += times.prefill_seconds;

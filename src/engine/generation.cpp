@@ -160,6 +160,12 @@ void Generation::accept(Sample& sample, TokenId id, Event& event) {
   if (event.usage.completion_tokens >= limit()) finish(sample, FinishReason::length, "", event);
 }
 
+// Pages are free before the request's last event is seen.
+void Generation::deliver(const Event& event, const EventSink& sink) {
+  if (event.finish != FinishReason::none && event.sample == request_.samples - 1) sequence_.truncate(0);
+  sink(event);
+}
+
 void Generation::run_sample(int index, const EventSink& sink, const std::function<bool()>& cancelled,
                             StepTimes& times) {
   Sample sample(index, tokenizer_, request_.stop);
@@ -175,7 +181,7 @@ void Generation::run_sample(int index, const EventSink& sink, const std::functio
     begin_event();
     if (!prefill(cancelled, times)) {
       event.finish = FinishReason::cancelled;
-      return sink(event);
+      return deliver(event, sink);
     }
     while (true) {
       begin_event();
@@ -187,7 +193,7 @@ void Generation::run_sample(int index, const EventSink& sink, const std::functio
       ++times.generated_tokens;
       accept(sample, id, event);
       if (event.finish == FinishReason::none && cancelled()) finish(sample, FinishReason::cancelled, "", event);
-      sink(event);
+      deliver(event, sink);
       if (event.finish != FinishReason::none) return;
 
       const Stopwatch watch(times.decode_seconds);
@@ -202,7 +208,7 @@ void Generation::run_sample(int index, const EventSink& sink, const std::functio
     begin_event();
     event.finish = FinishReason::error;
     event.error = error.what();
-    sink(event);
+    deliver(event, sink);
   }
 }
 

@@ -49,6 +49,7 @@ class Generation {
   // Whether this token ends the sample; fills the event's text and finish.
   void accept(Sample& sample, TokenId id, Event& event);
   void finish(Sample& sample, FinishReason reason, const std::string& why, Event& event);
+  void deliver(const Event& event, const EventSink& sink);
   std::int64_t limit() const;  // completion tokens that max_tokens and the context leave
 
   RequestId id_;

@@ -229,6 +229,7 @@ TEST(Engine, PagesComeBackAfterEveryRequest) {
   complete(engine, prompt(5));
   const Statistics statistics = engine.statistics();
   EXPECT_EQ(statistics.pages_used, 0);
+  EXPECT_EQ(statistics.running, 0);
   EXPECT_EQ(statistics.pages_total, 8);
   EXPECT_GT(statistics.prompt_tokens, 0);
 }

@@ -118,6 +118,10 @@ Value normalize_message(const Value& given, const std::string& path) {
     fail("{}.role: unknown role '{}'; known are root, system, developer, user, assistant and tool", path, name);
   }
   const bool assistant = name == "assistant", tool = name == "tool";
+  const Value* legacy = dict.find("function_call");
+  if (legacy != nullptr && !legacy->is(Kind::none)) {
+    fail("{}.function_call: this old form is not known; give tool_calls", path);
+  }
   auto out = std::make_shared<Dict>();
   for (const auto& [key, value] : dict.items) {
     if (value.is(Kind::none)) continue;
@@ -127,13 +131,16 @@ Value normalize_message(const Value& given, const std::string& path) {
     } else if (member == "tool_calls") {
       if (!assistant) fail("{}.tool_calls: only assistant messages have tool calls", path);
       out->set(key, normalize_calls(value, path + ".tool_calls"));
+    } else if (member == "tool_call_id" && !value.is(Kind::string)) {
+      fail("{}.tool_call_id: expected a string, found {}", path, json_type(value));
     } else {
       out->set(key, value);
     }
   }
   if (assistant) add_reasoning(*out, dict, path);
   if (tool && out->find("content") == nullptr) out->set(text_value("content"), text_value(""));
-  if (!assistant && !tool && dict.find("content") == nullptr) fail("{}.content: missing", path);
+  const bool speaks = assistant && (out->find("tool_calls") != nullptr || out->find("reasoning_content") != nullptr);
+  if (!speaks && !tool && dict.find("content") == nullptr) fail("{}.content: missing", path);
   return Value::dict(std::move(out), Origin::message);
 }
 
@@ -206,31 +213,48 @@ std::string id_of(const Value& holder, const char* name) {
   return id != nullptr && id->is(Kind::string) ? id->bytes() : std::string();
 }
 
-// Each tool message answers a call of the assistant message before it, and none stays open.
-void check_tool_results(const std::vector<Value>& messages) {
+// `more`: the model goes on behind the last message.
+void check_tool_results(const std::vector<Value>& messages, bool more) {
   std::vector<std::string> open;
   std::size_t asked_at = 0;
   const auto check_none_open = [&] {
-    if (!open.empty()) fail("messages[{}].tool_calls: call '{}' has no result", asked_at, open.front());
+    if (open.empty()) return;
+    fail("messages[{}].tool_calls: {} of them without a result (the first has the id '{}'); each needs a tool message",
+         asked_at, open.size(), open.front());
   };
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string role = role_of(messages[i]);
-    if (role == "tool") {
-      const std::string id = id_of(messages[i], "tool_call_id");
-      const auto found = std::find(open.begin(), open.end(), id);
-      if (open.empty() || (found == open.end() && !id.empty())) {
-        fail("messages[{}].tool_call_id: no open call has the id '{}'", i, id);
-      }
-      open.erase(found == open.end() ? open.begin() : found);
+    if (is_system(role)) continue;  // it moves to the front
+    if (role != "tool") {
+      check_none_open();
+      const Value* calls = messages[i].as_dict().find("tool_calls");
+      if (calls == nullptr) continue;
+      asked_at = i;
+      for (const Value& call : calls->items()) open.push_back(id_of(call, "id"));
       continue;
     }
-    check_none_open();
-    const Value* calls = messages[i].as_dict().find("tool_calls");
-    if (calls == nullptr) continue;
-    asked_at = i;
-    for (const Value& call : calls->items()) open.push_back(id_of(call, "id"));
+    const std::string id = id_of(messages[i], "tool_call_id");
+    const auto found = std::find(open.begin(), open.end(), id);
+    if (open.empty() && id.empty()) fail("messages[{}]: a tool result without a call before it", i);
+    if (found == open.end() && !id.empty()) {
+      fail("messages[{}].tool_call_id: no open call of the assistant message before it has the id '{}'", i, id);
+    }
+    open.erase(found == open.end() ? open.begin() : found);
   }
-  check_none_open();
+  if (more || asked_at + 1 < messages.size()) check_none_open();
+}
+
+void check_continued(const std::vector<Value>& messages) {
+  const std::size_t last = messages.size() - 1;
+  const std::string role = role_of(messages[last]);
+  if (role != "assistant") {
+    fail("continue_final_message: messages[{}] is of the role {}; only an assistant message can be continued", last,
+         role);
+  }
+  const Value* calls = messages[last].as_dict().find("tool_calls");
+  if (calls != nullptr && !calls->items().empty()) {
+    fail("continue_final_message: messages[{}] has tool calls, so it is complete", last);
+  }
 }
 
 }  // namespace
@@ -246,10 +270,11 @@ ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& opti
   for (std::size_t i = 0; i < messages->items().size(); ++i) {
     normalized.push_back(normalize_message(messages->items()[i], fmt::format("messages[{}]", i)));
   }
-  if (options.check_tool_results) check_tool_results(normalized);
   ChatRequest request;
-  request.messages = Value::list(order_system_messages(normalized, options), Origin::message);
   read_request_fields(dict, request);
+  if (request.continue_final_message) check_continued(normalized);
+  if (options.check_tool_results) check_tool_results(normalized, request.add_generation_prompt);
+  request.messages = Value::list(order_system_messages(normalized, options), Origin::message);
   return request;
 } catch (const Fault& problem) {
   fail("the request: {}", problem.what);  // nested too deep once arguments are in their place

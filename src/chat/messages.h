@@ -14,14 +14,28 @@ struct ChatRequestOptions {
   // M3's template has one place for system text. Later system and developer messages are appended to it, unless this
   // refuses them.
   bool refuse_late_system = false;
-  // Every call of an assistant message must be answered, once, by the tool messages behind it.
-  bool check_tool_results = false;
+  // Every tool message must answer a call of the assistant message before it, by its id where it gives one, and no
+  // call may stay without an answer when the model is to go on.
+  bool check_tool_results = true;
+};
+
+struct ToolChoice {
+  enum class Kind : std::uint8_t {
+    automatic,  // the model decides
+    none,       // no call
+    required,   // at least one call, of any tool
+    named,      // a call of the tool `name`
+  };
+  Kind kind = Kind::automatic;
+  std::string name;
 };
 
 struct ChatRequest {
   Value messages;                                  // a list of dicts, normalised
   Value tools;                                     // as given, or none
   Tools parsed_tools;                              // the same for the parser; never null
+  ToolChoice tool_choice;                          // what is named is among the tools
+  bool parallel_tool_calls = true;                 // false: one call at most
   std::optional<ThinkingMode> thinking;            // absent: the template's default, adaptive
   std::shared_ptr<const Dict> template_arguments;  // chat_template_kwargs, with thinking_mode filled in
   bool add_generation_prompt = true;
@@ -39,7 +53,8 @@ struct ChatRequest {
 //   line, in their order
 // - reasoning is read from reasoning_content, reasoning or thinking
 // - null members of a message are dropped, and a tool result without content is empty
-// - thinking.type, reasoning_effort "none" and enable_thinking all become thinking_mode; contradictions are errors
+// - thinking.type, reasoning_effort "none" and enable_thinking all become thinking_mode; contradictions are errors.
+//   The other efforts have no place in M3's prompt: they are checked and leave the mode as it is
 ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options = {});
 
 }  // namespace m3::chat

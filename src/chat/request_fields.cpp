@@ -16,6 +16,8 @@ struct ModeName {
 constexpr std::array<ModeName, 3> mode_names = {
     {{"enabled", ThinkingMode::enabled}, {"disabled", ThinkingMode::disabled}, {"adaptive", ThinkingMode::adaptive}}};
 
+constexpr std::array<std::string_view, 7> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+
 // A member that is there and not null.
 const Value* present(const Dict& dict, std::string_view name) {
   const Value* value = dict.find(name);
@@ -77,7 +79,10 @@ void read_thinking(const Dict& body, const Dict& arguments, ThinkingChoice& choi
   }
   if (const Value* effort = present(body, "reasoning_effort")) {
     if (!effort->is(Kind::string)) fail("reasoning_effort: expected a string, found {}", json_type(*effort));
-    // The other efforts have no place in M3's prompt.
+    if (std::find(efforts.begin(), efforts.end(), effort->bytes()) == efforts.end()) {
+      fail("reasoning_effort: '{}' is unknown; known are none, minimal, low, medium, high, xhigh and max",
+           effort->bytes());
+    }
     if (effort->bytes() == "none") choice.set(ThinkingMode::disabled, "reasoning_effort");
   }
 }
@@ -120,25 +125,29 @@ void read_tools(const Dict& body, ChatRequest& request) {
   request.parsed_tools = std::make_shared<const std::vector<Tool>>(std::move(parsed));
 }
 
-void check_tool_choice(const Dict& body, const ChatRequest& request) {
-  const Value* choice = present(body, "tool_choice");
-  if (choice == nullptr) return;
-  const std::vector<Tool>& tools = *request.parsed_tools;
-  if (choice->is(Kind::string)) {
-    const std::string& word = choice->bytes();
-    if (word != "none" && word != "auto" && word != "required") {
+ToolChoice read_tool_choice(const Value& choice, const std::vector<Tool>& tools) {
+  using Choice = ToolChoice::Kind;
+  if (choice.is(Kind::string)) {
+    const std::string& word = choice.bytes();
+    if (word == "auto") return {};
+    if (word == "none") return {Choice::none, {}};
+    if (word != "required") {
       fail("tool_choice: '{}' is unknown; known are none, auto, required and a named function", word);
     }
-    if (word == "required" && tools.empty()) fail("tool_choice: 'required' needs tools");
-    return;
+    if (tools.empty()) fail("tool_choice: 'required' needs tools");
+    return {Choice::required, {}};
   }
-  if (!choice->is(Kind::dict)) fail("tool_choice: expected a string or an object, found {}", json_type(*choice));
-  const Value* function = present(choice->as_dict(), "function");
+  if (!choice.is(Kind::dict)) fail("tool_choice: expected a string or an object, found {}", json_type(choice));
+  if (const Value* type = present(choice.as_dict(), "type")) {
+    if (!type->is(Kind::string) || type->bytes() != "function") fail("tool_choice.type: only 'function' is known");
+  }
+  const Value* function = present(choice.as_dict(), "function");
   const Value* name = function != nullptr && function->is(Kind::dict) ? present(function->as_dict(), "name") : nullptr;
   if (name == nullptr || !name->is(Kind::string)) fail("tool_choice.function.name: expected a string");
   const bool known =
       std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name->bytes(); });
   if (!known) fail("tool_choice.function.name: no tool is named '{}'", name->bytes());
+  return {Choice::named, name->bytes()};
 }
 
 }  // namespace
@@ -158,7 +167,10 @@ const char* json_type(const Value& value) {
 
 void read_request_fields(const Dict& body, ChatRequest& request) {
   read_tools(body, request);
-  check_tool_choice(body, request);
+  if (const Value* choice = present(body, "tool_choice")) {
+    request.tool_choice = read_tool_choice(*choice, *request.parsed_tools);
+  }
+  request.parallel_tool_calls = read_flag(body, "parallel_tool_calls").value_or(true);
   auto arguments = std::make_shared<Dict>();
   if (const Value* given = present(body, "chat_template_kwargs")) {
     if (!given->is(Kind::dict)) fail("chat_template_kwargs: expected an object, found {}", json_type(*given));

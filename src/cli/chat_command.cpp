@@ -41,7 +41,7 @@ struct RenderOptions {
   std::string request, template_file, checkpoint;
   bool ids = false;
   bool spans = false;
-  chat::ChatRequestOptions chat;
+  chat::ChatRequestOptions chat{.check_tool_results = false};
 };
 
 void render(const RenderOptions& options) {
@@ -134,7 +134,7 @@ Json to_json(const chat::ParseEvent& event) {
 void parse(const ParseOptions& options) {
   if (options.request == "-" && options.text == "-")
     fail_usage("--request - and --text -: only one can be standard input");
-  const chat::ChatRequest request = read_request(options.request, {});
+  const chat::ChatRequest request = read_request(options.request, {.check_tool_results = false});
   const std::string text = read_reply(options.text);
   chat::OutputParser parser(request.parsed_tools, request.mode(), request.continue_final_message);
   if (!options.stream.empty()) {
@@ -171,6 +171,8 @@ void add_chat_commands(CLI::App& app) {
   command->add_flag("--spans", rendering->spans, "Print JSON lines that tell template text and message text apart");
   command->add_flag("--refuse-late-system", rendering->chat.refuse_late_system,
                     "System messages behind the first are an error instead of being appended to it");
+  command->add_flag("--check-tool-results", rendering->chat.check_tool_results,
+                    "Tool results that match no call, and calls without a result, are errors, as in a server");
   command->callback([rendering] { render(*rendering); });
 
   const auto parsing = std::make_shared<ParseOptions>();

@@ -40,6 +40,7 @@ struct Tokenizer::Data {
   PreTokenizer pre_tokenizer;
   bool ignore_merges = false;
   std::vector<bool> special;  // by id
+  std::vector<bool> added;    // likewise
 
   // Encoders not in use, one for each thread that ever encoded at the same time.
   std::mutex mutex;
@@ -136,7 +137,11 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   }
   data->model.index_byte_pairs(file.merges);
   data->special.resize(static_cast<std::size_t>(file.vocabulary.size()));
-  for (const AddedToken& token : file.added_tokens) data->special[static_cast<std::size_t>(token.id)] = token.special;
+  data->added.resize(data->special.size());
+  for (const AddedToken& token : file.added_tokens) {
+    data->special[static_cast<std::size_t>(token.id)] = token.special;
+    data->added[static_cast<std::size_t>(token.id)] = true;
+  }
   data->vocabulary = std::move(file.vocabulary);
   data->added_tokens = AddedTokenFinder(std::move(file.added_tokens));
   data->pre_tokenizer = std::move(file.pre_tokenizer);
@@ -197,6 +202,11 @@ std::string_view Tokenizer::token_text(std::int32_t id) const {
 }
 
 std::int32_t Tokenizer::id_of(std::string_view content) const { return data_->vocabulary.id_of(content); }
+
+bool Tokenizer::is_added(std::int32_t id) const {
+  const auto index = static_cast<std::size_t>(id);
+  return id >= 0 && index < data_->added.size() && data_->added[index];
+}
 
 bool Tokenizer::is_special(std::int32_t id) const {
   return id >= 0 && static_cast<std::size_t>(id) < data_->special.size() &&

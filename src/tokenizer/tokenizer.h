@@ -58,6 +58,8 @@ class Tokenizer {
   // The id of a token as the file spells it; −1 where there is none.
   std::int32_t id_of(std::string_view content) const;
   bool is_special(std::int32_t id) const;
+  // One of the file's added tokens, special or not: its text is its own content, and no ordinary text makes it.
+  bool is_added(std::int32_t id) const;
   // One more than the highest id; a model's vocabulary may be larger. Some ids below may be without a token.
   std::int64_t vocab_size() const;
   bool has_token(std::int64_t id) const;

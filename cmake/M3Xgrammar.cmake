@@ -1,0 +1,61 @@
+# xgrammar's C++ core (constrained decoding), from its published source package: pinned, fetched once for all build
+# folders, checked, and built without its Python bindings. M3_XGRAMMAR_SOURCE names a local copy instead: the same
+# .tar.gz, or a folder with its unpacked content.
+set(m3_xgrammar_version 0.2.9)
+set(m3_xgrammar_sha256 87b466bca2475e29bb0323abc62c6c33cbcbcff47e5fb800a3e2099ac9620b90)
+set(M3_XGRAMMAR_SOURCE "" CACHE STRING "xgrammar-${m3_xgrammar_version}.tar.gz or its unpacked folder; empty: fetch it")
+
+set(m3_third_party "${CMAKE_SOURCE_DIR}/build/third_party")
+set(m3_xgrammar_archive "${m3_third_party}/xgrammar-${m3_xgrammar_version}.tar.gz")
+set(m3_xgrammar "${m3_third_party}/xgrammar-${m3_xgrammar_version}")
+set(m3_xgrammar_help
+    "get xgrammar-${m3_xgrammar_version}.tar.gz elsewhere and configure with -DM3_XGRAMMAR_SOURCE=path/to/it")
+
+file(LOCK "${m3_third_party}/.lock" TIMEOUT 600) # several build folders may be configured at once
+if(M3_XGRAMMAR_SOURCE AND IS_DIRECTORY "${M3_XGRAMMAR_SOURCE}")
+  set(m3_xgrammar "${M3_XGRAMMAR_SOURCE}")
+else()
+  if(M3_XGRAMMAR_SOURCE)
+    if(NOT EXISTS "${M3_XGRAMMAR_SOURCE}")
+      message(FATAL_ERROR "M3_XGRAMMAR_SOURCE: ${M3_XGRAMMAR_SOURCE} does not exist")
+    endif()
+    set(m3_xgrammar_archive "${M3_XGRAMMAR_SOURCE}")
+  elseif(NOT EXISTS "${m3_xgrammar_archive}")
+    message(STATUS "m3: fetching the sources of xgrammar ${m3_xgrammar_version} (2.8 MB)")
+    execute_process(
+      COMMAND "${CMAKE_SOURCE_DIR}/scripts/fetch_source_package.sh" xgrammar ${m3_xgrammar_version}
+              ${m3_xgrammar_sha256} "${m3_third_party}"
+      RESULT_VARIABLE m3_failed OUTPUT_VARIABLE m3_why ERROR_VARIABLE m3_why OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(NOT m3_failed EQUAL 0)
+      message(FATAL_ERROR "${m3_why}; it needs the network once, or ${m3_xgrammar_help}")
+    endif()
+  endif()
+  file(SHA256 "${m3_xgrammar_archive}" m3_found_sha256)
+  if(NOT m3_found_sha256 STREQUAL m3_xgrammar_sha256)
+    message(FATAL_ERROR "${m3_xgrammar_archive} is not the xgrammar ${m3_xgrammar_version} that this version is built "
+                        "with (its sha256 is ${m3_found_sha256}); remove it, or ${m3_xgrammar_help}")
+  endif()
+  if(NOT EXISTS "${m3_xgrammar}/unpacked")
+    file(ARCHIVE_EXTRACT INPUT "${m3_xgrammar_archive}" DESTINATION "${m3_third_party}"
+         PATTERNS "*/cpp/*" "*/include/*" "*/3rdparty/picojson/*" "*/3rdparty/dlpack/include/*" "*/LICENSE" "*/NOTICE")
+    file(TOUCH "${m3_xgrammar}/unpacked")
+  endif()
+endif()
+file(LOCK "${m3_third_party}/.lock" RELEASE)
+
+# The compiler and matcher of grammars; its readers of other notations are replaced by cmake/xgrammar/hooks.cpp.
+set(m3_xgrammar_parts
+    compiled_grammar config earley_parser fsm fsm_builder grammar grammar_builder grammar_compiler grammar_functor
+    grammar_matcher grammar_parser grammar_printer regex_converter suffix_automata support/recursion_guard testing
+    tokenizer_info)
+list(TRANSFORM m3_xgrammar_parts PREPEND "${m3_xgrammar}/cpp/")
+list(TRANSFORM m3_xgrammar_parts APPEND ".cc")
+add_library(m3_xgrammar STATIC ${m3_xgrammar_parts} "${CMAKE_SOURCE_DIR}/cmake/xgrammar/hooks.cpp")
+# Always optimised and never instrumented, in the sanitizer presets too: it is not ours to check, and slow otherwise.
+target_compile_options(m3_xgrammar PRIVATE -w -O2 -g0)
+target_compile_definitions(m3_xgrammar PUBLIC XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
+                                              XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
+set_target_properties(m3_xgrammar PROPERTIES CXX_STANDARD 17 POSITION_INDEPENDENT_CODE ON EXPORT_COMPILE_COMMANDS OFF)
+target_include_directories(m3_xgrammar PRIVATE "${m3_xgrammar}/cpp" "${CMAKE_SOURCE_DIR}")
+target_include_directories(m3_xgrammar SYSTEM PUBLIC "${m3_xgrammar}/include" "${m3_xgrammar}/3rdparty/picojson"
+                                                     "${m3_xgrammar}/3rdparty/dlpack/include")

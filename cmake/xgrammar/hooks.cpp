@@ -1,0 +1,69 @@
+// What xgrammar's core asks of the program around it. Its own readers of JSON schemas, Lark grammars and structural
+// tags are left out of the build (they are half of its sources): src/grammar writes EBNF.
+#include "cmake/xgrammar/hooks.h"
+
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "compiled_grammar_impl.h"
+#include "json_schema_converter.h"
+#include "lark_converter.h"
+#include "structural_tag.h"
+#include "support/logging.h"
+
+namespace xgrammar {
+
+void LogFatalImpl(const std::string&, int, const std::string& message) { throw XGrammarError(message); }
+
+// A warning says that something is ignored, and nothing may be: who compiles looks here afterwards.
+std::string& last_warning() {
+  static thread_local std::string warning;
+  return warning;
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  if (level >= XGRAMMAR_LOG_LEVEL_WARNING) last_warning() = message;
+}
+
+namespace {
+[[noreturn]] void left_out() { throw XGrammarError("this part of xgrammar is not built"); }
+}  // namespace
+
+Grammar JSONSchemaToGrammar(const std::string&, bool, std::optional<int>,
+                            std::optional<std::pair<std::string, std::string>>, bool, std::optional<int>, bool,
+                            JSONFormat, std::vector<std::string>) {
+  left_out();
+}
+
+Grammar LarkToGrammar(const std::string&, const std::optional<TokenizerInfo>&, const std::vector<NamedGrammar>&) {
+  left_out();
+}
+
+Result<Grammar, StructuralTagError> StructuralTagToGrammar(const std::string&, const std::optional<TokenizerInfo>&) {
+  left_out();
+}
+
+void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()>& go_on) {
+  auto& inside = *const_cast<CompiledGrammar&>(compiled).ImplPtr();
+  for (int rule = 0; rule < static_cast<int>(inside.grammar->NumRules()); ++rule) {
+    const auto& automaton = inside.grammar->per_rule_fsms[rule];
+    if (!automaton) continue;
+    std::unordered_set<int> states;
+    automaton->GetFsm().GetReachableStates(&states);
+    for (const int state : states) {
+      if (!automaton->GetFsm().IsScanableState(state)) continue;
+      if (!go_on()) return;
+      inside.GetAdaptiveTokenMask(ParserState(rule, inside.grammar->GetRule(rule).body_expr_id, state,
+                                              ParserState::kNoPrevInputPos));
+    }
+  }
+}
+
+std::size_t count_states(const CompiledGrammar& compiled) {
+  return static_cast<std::size_t>(compiled.ImplPtr()->grammar->complete_fsm.NumStates());
+}
+
+}  // namespace xgrammar

@@ -1,0 +1,361 @@
+#include "src/engine/constraint.h"
+
+#include <pthread.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "cmake/xgrammar/hooks.h"
+#include "src/base/error.h"
+#include "src/grammar/ebnf.h"
+#include "src/grammar/json_rules.h"
+
+namespace m3::engine {
+
+using Clock = std::chrono::steady_clock;
+
+struct CompiledConstraint::Data {
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  State state = State::waiting;
+  std::string error;
+  double seconds = 0;
+  std::string text;  // the grammar
+  std::vector<std::function<void()>> ready;
+  xgrammar::CompiledGrammar grammar{xgrammar::NullObj{}};
+};
+
+struct ConstraintMatcher::Data {
+  xgrammar::GrammarMatcher matcher;
+};
+
+ConstraintMatcher::ConstraintMatcher(std::unique_ptr<Data> data) : data_(std::move(data)) {}
+ConstraintMatcher::ConstraintMatcher(ConstraintMatcher&&) noexcept = default;
+ConstraintMatcher& ConstraintMatcher::operator=(ConstraintMatcher&&) noexcept = default;
+ConstraintMatcher::~ConstraintMatcher() = default;
+
+void ConstraintMatcher::fill(std::span<std::uint32_t> words) {
+  if (data_->matcher.IsTerminated()) {
+    std::ranges::fill(words, 0u);
+    return;
+  }
+  std::int64_t shape = static_cast<std::int64_t>(words.size());
+  DLTensor tensor{};
+  tensor.data = words.data();
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = xgrammar::GetBitmaskDLType();
+  tensor.shape = &shape;
+  data_->matcher.FillNextTokenBitmask(&tensor);
+}
+
+bool ConstraintMatcher::accept(TokenId token) {
+  return !data_->matcher.IsTerminated() && data_->matcher.AcceptToken(token);
+}
+
+void ConstraintMatcher::rollback(int count) {
+  if (count > 0) data_->matcher.Rollback(count);
+}
+
+bool ConstraintMatcher::may_end() const { return data_->matcher.IsCompleted(); }
+bool ConstraintMatcher::is_finished() const { return data_->matcher.IsTerminated(); }
+
+CompiledConstraint::State CompiledConstraint::state() const {
+  const std::lock_guard lock(data_->mutex);
+  return data_->state;
+}
+
+void CompiledConstraint::wait() const {
+  std::unique_lock lock(data_->mutex);
+  data_->changed.wait(lock, [&] { return data_->state != State::waiting; });
+}
+
+std::string CompiledConstraint::error() const {
+  const std::lock_guard lock(data_->mutex);
+  return data_->error;
+}
+
+double CompiledConstraint::seconds() const {
+  const std::lock_guard lock(data_->mutex);
+  return data_->seconds;
+}
+
+std::size_t CompiledConstraint::bytes() const {
+  const std::lock_guard lock(data_->mutex);
+  return data_->state == State::ready ? data_->grammar.MemorySizeBytes() + data_->text.size() : data_->text.size();
+}
+
+struct Constraints::Data {
+  Tokenizer tokenizer;
+  std::int64_t vocab_size;
+  std::vector<TokenId> end_ids;
+  ConstraintLimits limits;
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  bool stopping = false;
+  std::deque<ConstraintHandle> queue;
+  std::list<ConstraintHandle> used;  // the newest first
+  std::map<std::string, std::list<ConstraintHandle>::iterator, std::less<>> by_text;
+  std::optional<pthread_t> thread;
+
+  std::optional<xgrammar::GrammarCompiler> compiler;  // the thread's own, from the first constraint on
+
+  void start() {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    // The compiler recurses as deep as a grammar nests.
+    pthread_attr_setstacksize(&attributes, std::size_t{256} << 20);
+    pthread_t made;
+    const int failed = pthread_create(
+        &made, &attributes,
+        [](void* data) -> void* {
+          static_cast<Data*>(data)->loop();
+          return nullptr;
+        },
+        this);
+    pthread_attr_destroy(&attributes);
+    if (failed != 0) fail_resource("no thread for compiling constraints can be started");
+    thread = made;
+  }
+
+  void make_compiler() {
+    std::vector<std::string> tokens(static_cast<std::size_t>(vocab_size));
+    for (std::int64_t id = 0; id < vocab_size; ++id) {
+      const auto token = static_cast<TokenId>(id);
+      // Added tokens stay without text, so that no text of a grammar can be written with one.
+      const bool plain = tokenizer.has_token(id) && !tokenizer.is_added(token);
+      if (plain) tokens[static_cast<std::size_t>(id)] = tokenizer.token_bytes(token);
+    }
+    const xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
+                                       std::vector<std::int32_t>(end_ids.begin(), end_ids.end()));
+    constexpr std::int64_t shared_masks = std::int64_t{96} << 20;  // of rules that grammars have in common
+    compiler.emplace(info, 1, true, shared_masks, true);
+  }
+
+  void loop() {
+    while (true) {
+      ConstraintHandle next;
+      {
+        std::unique_lock lock(mutex);
+        wake.wait(lock, [&] { return stopping || !queue.empty(); });
+        if (stopping) return;
+        next = queue.front();
+        queue.pop_front();
+      }
+      compile(*next->data_);
+      shrink();
+    }
+  }
+
+  void compile(CompiledConstraint::Data& constraint) {
+    const auto started = Clock::now();
+    const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - started).count(); };
+    std::string error;
+    xgrammar::CompiledGrammar grammar{xgrammar::NullObj{}};
+    try {
+      if (!compiler) make_compiler();
+      xgrammar::last_warning().clear();
+      grammar = compiler->CompileGrammar(constraint.text);
+      if (!xgrammar::last_warning().empty()) fail("{}", xgrammar::last_warning());
+      const std::size_t states = xgrammar::count_states(grammar);
+      if (states > limits.max_states) fail("it is too large ({} states)", states);
+      xgrammar::fill_mask_cache(grammar, [&] { return elapsed() < limits.fill_seconds && !stop_asked(); });
+    } catch (const std::exception& problem) {
+      error = problem.what();
+    }
+    std::vector<std::function<void()>> ready;
+    {
+      const std::lock_guard lock(constraint.mutex);
+      constraint.seconds = elapsed();
+      constraint.state = error.empty() ? CompiledConstraint::State::ready : CompiledConstraint::State::failed;
+      if (error.empty()) {
+        constraint.grammar = grammar;
+      } else {
+        std::ranges::replace(error, '\n', ' ');
+        constraint.error = "the constraint cannot be compiled: " + error;
+      }
+      ready.swap(constraint.ready);
+    }
+    constraint.changed.notify_all();
+    for (const auto& call : ready) call();
+  }
+
+  bool stop_asked() {
+    const std::lock_guard lock(mutex);
+    return stopping;
+  }
+
+  // Forgets what was not used for longest. Who still has one keeps it.
+  void shrink() {
+    const std::lock_guard lock(mutex);
+    std::size_t bytes = 0, entries = 0;
+    for (auto at = used.begin(); at != used.end();) {
+      const bool waiting = (*at)->state() == CompiledConstraint::State::waiting;
+      bytes += (*at)->bytes();
+      ++entries;
+      const bool keep = waiting || (entries <= limits.cache_entries && bytes <= limits.cache_bytes);
+      if (keep) {
+        ++at;
+        continue;
+      }
+      by_text.erase((*at)->data_->text);
+      at = used.erase(at);
+    }
+  }
+};
+
+Constraints::Constraints(const Tokenizer& tokenizer, std::int64_t vocab_size, std::vector<TokenId> end_ids,
+                         const ConstraintLimits& limits)
+    : data_(new Data{tokenizer, vocab_size, std::move(end_ids), limits, {}, {}, false, {}, {}, {}, {}, {}}) {}
+
+Constraints::~Constraints() {
+  {
+    const std::lock_guard lock(data_->mutex);
+    data_->stopping = true;
+  }
+  data_->wake.notify_all();
+  if (data_->thread) pthread_join(*data_->thread, nullptr);
+}
+
+std::int64_t Constraints::vocab_size() const { return data_->vocab_size; }
+
+namespace {
+
+// Literals that hold the text of an added token, with the token in its place; Special("…") as the token's id.
+std::string name_special_tokens(std::string_view grammar, const Tokenizer& tokenizer,
+                                const std::vector<std::pair<std::string, TokenId>>& added) {
+  std::string out;
+  bool macro = false;    // the literals of a macro's arguments stay as they are
+  bool special = false;  // but for Special's
+  int depth = 0;
+  for (const grammar::Piece& piece : grammar::pieces(grammar)) {
+    using Kind = grammar::Piece::Kind;
+    if (piece.kind == Kind::name && piece.text == "Special") {
+      special = true;
+      continue;
+    }
+    if (piece.kind == Kind::name &&
+        (piece.text == "TagDispatch" || piece.text == "Regex" || piece.text == "Substring")) {
+      macro = true;
+      depth = 0;
+    }
+    if (piece.kind == Kind::other && macro) {
+      if (piece.text == "(") ++depth;
+      if (piece.text == ")" && --depth == 0) macro = false;
+    }
+    if (special) {
+      if (piece.kind == Kind::literal) {
+        const TokenId id = tokenizer.id_of(grammar::unquote(piece.text));
+        if (id < 0) fail_usage("the grammar names {}, which the tokenizer does not have", piece.text);
+        out += std::to_string(id);
+      }
+      if (piece.text == ")") special = false;
+      continue;
+    }
+    if (piece.kind != Kind::literal || macro) {
+      out += piece.text;
+      continue;
+    }
+    const std::string text = grammar::unquote(piece.text);
+    std::vector<std::string> parts;
+    std::size_t plain = 0, at = 0;
+    while (at < text.size()) {
+      const auto found = std::ranges::find_if(
+          added, [&](const auto& token) { return std::string_view(text).substr(at).starts_with(token.first); });
+      if (found == added.end()) {
+        ++at;
+        continue;
+      }
+      if (at > plain) parts.push_back(grammar::quote(std::string_view(text).substr(plain, at - plain)));
+      parts.push_back(fmt::format("Token({})", found->second));
+      at += found->first.size();
+      plain = at;
+    }
+    if (parts.empty()) {
+      out += piece.text;
+      continue;
+    }
+    if (plain < text.size()) parts.push_back(grammar::quote(std::string_view(text).substr(plain)));
+    out += fmt::format("({})", grammar::join(parts));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string Constraints::grammar_text(const Constraint& constraint) const {
+  std::size_t size = constraint.text.size();
+  for (const std::string& choice : constraint.choices) size += choice.size();
+  if (size > data_->limits.max_text)
+    fail_usage("the constraint is too large: more than {} bytes", data_->limits.max_text);
+  switch (constraint.kind) {
+    case Constraint::Kind::none: fail_usage("there is no constraint to compile");
+    case Constraint::Kind::json_object: return grammar::json_object_grammar();
+    case Constraint::Kind::json_schema: return grammar::json_schema_grammar(constraint.text, "json_schema");
+    case Constraint::Kind::regex:
+      if (constraint.text.empty()) fail_usage("regex: the expression is empty");
+      return fmt::format("root ::= {}\n", grammar::regex(constraint.text));
+    case Constraint::Kind::choice:
+      if (constraint.choices.empty()) fail_usage("choice: the list is empty");
+      return grammar::choice_grammar(constraint.choices);
+    case Constraint::Kind::grammar: break;
+  }
+  std::vector<std::pair<std::string, TokenId>> added;
+  for (std::int64_t id = 0; id < data_->tokenizer.vocab_size(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    if (data_->tokenizer.has_token(id) && data_->tokenizer.is_added(token))
+      added.emplace_back(data_->tokenizer.token_text(token), token);
+  }
+  // The longest first, where one begins another.
+  std::ranges::sort(added, [](const auto& left, const auto& right) { return left.first.size() > right.first.size(); });
+  return name_special_tokens(constraint.text, data_->tokenizer, added);
+}
+
+ConstraintHandle Constraints::compile(const Constraint& constraint, std::function<void()> ready) {
+  std::string text = grammar_text(constraint);
+  ConstraintHandle handle;
+  {
+    const std::lock_guard lock(data_->mutex);
+    if (const auto found = data_->by_text.find(text); found != data_->by_text.end()) {
+      data_->used.splice(data_->used.begin(), data_->used, found->second);
+      handle = data_->used.front();
+    } else {
+      handle = std::make_shared<CompiledConstraint>();
+      handle->data_ = std::make_shared<CompiledConstraint::Data>();
+      handle->data_->text = text;
+      data_->used.push_front(handle);
+      data_->by_text.emplace(std::move(text), data_->used.begin());
+      data_->queue.push_back(handle);
+      if (!data_->thread) data_->start();
+      data_->wake.notify_one();
+    }
+  }
+  if (ready) {
+    std::unique_lock lock(handle->data_->mutex);
+    if (handle->data_->state == CompiledConstraint::State::waiting) {
+      handle->data_->ready.push_back(std::move(ready));
+    } else {
+      lock.unlock();
+      ready();
+    }
+  }
+  return handle;
+}
+
+ConstraintMatcher Constraints::matcher(const CompiledConstraint& constraint) const {
+  const std::lock_guard lock(constraint.data_->mutex);
+  if (constraint.data_->state != CompiledConstraint::State::ready) fail_internal("a constraint is not compiled");
+  return ConstraintMatcher(std::make_unique<ConstraintMatcher::Data>(
+      ConstraintMatcher::Data{xgrammar::GrammarMatcher(constraint.data_->grammar)}));
+}
+
+}  // namespace m3::engine

@@ -1,6 +1,7 @@
 // The engine: load a checkpoint, submit requests, receive events. Thread-safe after load().
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,12 +20,16 @@ struct EngineOptions {
   std::string device = "auto";             // "auto", "cpu", or "scalar" (the slow, exact judge)
   int threads = 0;                         // 0: one for each physical core
   std::int64_t max_model_len = 0;          // longest context in tokens; 0: what positions and memory allow
-  std::int64_t cache_bytes = 0;            // memory for K, V and index-K; 0: what max_model_len needs
+  std::int64_t cache_bytes = 0;            // memory for K, V and index-K; 0: what memory_utilization leaves for it
+  double memory_utilization = 0.9;         // of the memory available at start, for cache and working memory; (0, 1]
   std::string kv_cache_dtype = "bf16";     // "bf16" or "fp8" (e4m3)
   std::string index_cache_dtype = "bf16";  // "bf16" or "fp8"
   std::string quantization;                // "" or "ptpc_fp8"
   std::vector<std::string> quantization_exclude;
   std::int64_t max_num_batched_tokens = 512;  // tokens of one step
+  std::int64_t max_num_seqs = 64;             // samples that run at the same time; at most one a token of a step
+  std::int64_t max_queued_requests = 1024;    // that wait for a place; submit() refuses more with ErrorKind::busy
+  bool enable_prefix_caching = true;          // blocks of 128 tokens computed once serve all prompts that begin so
   bool deterministic = false;                 // cpu and scalar always are
 };
 
@@ -39,15 +44,29 @@ struct ModelInfo {
   std::int64_t active_weight_bytes = 0;  // read for one decoded token at batch 1
   std::int64_t cache_token_bytes = 0;    // of one token in the cache
   std::int64_t cache_pages = 0;          // of 128 tokens
+  std::int64_t cache_tokens = 0;         // in all pages
+  double max_concurrency = 0;            // requests of max_model_len tokens that fit at the same time
+  std::int64_t max_num_seqs = 0;         // samples that run at the same time
   std::string backend;                   // "cpu (AVX2, 2 threads)"
   std::vector<TokenId> end_ids;          // tokens that end a reply
 };
 
+// Totals are since load. When a sample's last event is seen, its pages are free and its counts are in here.
 struct Statistics {
-  std::int64_t running = 0, waiting = 0;
-  std::int64_t pages_used = 0, pages_total = 0;
-  std::int64_t prompt_tokens = 0, generated_tokens = 0;  // since load
-  double prefill_seconds = 0, decode_seconds = 0;        // time spent in steps of each kind
+  std::int64_t running = 0, waiting = 0;         // requests
+  std::int64_t pages_used = 0, pages_total = 0;  // used: held by running requests
+  std::int64_t pages_cached = 0;                 // held by the prefix cache alone; given up when pages are needed
+  std::int64_t prompt_tokens = 0;                // of prompts that were begun, cached ones included
+  std::int64_t prefilled_tokens = 0;             // of prompts computed, and of replies computed again
+  std::int64_t generated_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;    // steps, shared out by their tokens of each kind
+  std::int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up in, and taken from, the prefix cache
+  std::int64_t preemptions = 0;
+  std::int64_t steps = 0;
+  std::int64_t step_sequences = 0, step_tokens = 0;  // sums over the steps
+  double step_seconds = 0;
+  double scheduler_seconds = 0;               // of these, outside the model's and the sampler's operations
+  std::array<std::int64_t, 5> finished = {};  // samples by FinishReason
 };
 
 class Engine {
@@ -60,12 +79,17 @@ class Engine {
   virtual const ModelInfo& info() const = 0;
 
   // Checks the request, queues it, and returns at once. Errors (usage): a parameter out of range, an empty prompt, an
-  // id outside the vocabulary, a prompt longer than the context; nothing is queued then.
+  // id outside the vocabulary, a prompt longer than the context; (busy): the queue is full; (internal): the engine is
+  // not healthy. Nothing is queued then.
   // The last event of each sample carries a finish reason.
   virtual RequestId submit(Request request, EventSink sink) = 0;
   // Ends a request at the next step boundary with FinishReason::cancelled; unknown or finished ids are ignored.
   virtual void cancel(RequestId id) = 0;
   virtual Statistics statistics() const = 0;
+  // False once the engine's thread has failed: every request got an error, and submit() refuses.
+  virtual bool healthy() const = 0;
+  // No request submitted from now on takes anything that was computed before.
+  virtual void reset_prefix_cache() = 0;
 
   // Tokenizer. encode: special tokens are recognised in the text only where asked.
   virtual std::vector<TokenId> encode(std::string_view text, bool parse_special) const = 0;

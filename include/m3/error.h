@@ -11,6 +11,7 @@ enum class ErrorKind {
   input,     // a file, checkpoint or request has unusable content
   resource,  // memory, disk, or a file that cannot be opened or written
   internal,  // a fault of this program
+  busy,      // the queue is full: the same call may succeed later; servers answer 503 with Retry-After
 };
 
 class Error : public std::runtime_error {

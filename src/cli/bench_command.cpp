@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/error.h"
+#include "src/cli/bench_engine.h"
 #include "src/cli/commands.h"
 #include "src/cli/common.h"
 #include "src/engine/benchmark.h"
@@ -16,7 +17,7 @@ using Json = nlohmann::ordered_json;
 struct BenchOptions {
   ModelOptions model;
   std::string random_config, format = "bf16", isa;
-  std::vector<std::int64_t> batches = {1}, contexts = {0};
+  std::vector<std::int64_t> batches = {1}, contexts = {0}, engine;
   std::int64_t prompt = 512;
   int layers = 0, experts = 0, repeats = 5;
   bool json = false;
@@ -71,6 +72,11 @@ void run(const BenchOptions& options) {
   if (*std::ranges::min_element(options.batches) < 1) fail_usage("--batch takes numbers from 1");
   if (*std::ranges::min_element(options.contexts) < 0) fail_usage("--context takes numbers from 0");
   Checkpoint checkpoint = open_model(options);
+  if (!options.engine.empty()) {
+    if (!options.random_config.empty()) fail_usage("--engine needs a tokenizer: give a checkpoint, no --random-config");
+    return bench_engine(std::move(checkpoint),
+                        {options.model, options.isa, options.engine, options.repeats, options.json});
+  }
   const EngineOptions& engine = options.model.engine;
   engine::LoadedModelOptions load;
   load.device = engine.device;
@@ -162,6 +168,10 @@ void add_bench_command(CLI::App& app) {
   command.add_option("--repeats", options->repeats, "Timed passes; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command
+      .add_option("--engine", options->engine,
+                  "Instead: the engine's rate at so many concurrent requests, beside the model's at that batch")
+      ->delimiter(',');
   command.add_flag("--json", options->json, "Print one JSON object");
   command.callback([&command, options] {
     options->format_given = command.count("--format") > 0;

@@ -103,8 +103,8 @@ void print_stats(const ModelInfo& info, const Statistics& statistics, std::int64
                           static_cast<double>(info.weight_bytes) / 1e6,
                           static_cast<double>(info.active_weight_bytes) / 1e6, info.backend));
   write_error(fmt::format("start     {:.2f} s\n", load_seconds));
-  write_error(fmt::format("prefill   {} tokens, {:.1f} tokens/s\n", statistics.prompt_tokens,
-                          rate(statistics.prompt_tokens, statistics.prefill_seconds)));
+  write_error(fmt::format("prefill   {} tokens, {:.1f} tokens/s\n", statistics.prefilled_tokens,
+                          rate(statistics.prefilled_tokens, statistics.prefill_seconds)));
   ThreadPool pool(threads);
   const double limit = ops::measure_read_bandwidth(pool);
   const bool in_cache = info.active_weight_bytes < ops::last_cache_bytes();
@@ -132,6 +132,7 @@ void run(const CLI::App& command, const RunOptions& options) {
 
   EngineOptions engine_options = options.model.engine;
   engine_options.checkpoint = options.model.path();
+  engine_options.max_num_seqs = request.samples > 0 ? request.samples : 1;  // others than these never come
   const std::unique_ptr<Engine> engine = Engine::load(engine_options);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "src/base/error.h"
@@ -57,14 +56,17 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   };
   const std::int64_t position_limit = config().max_context();
   const MemoryNeeds needs{
-      .page_bytes = layout.page_bytes * options.full_contexts,
+      .page_bytes = layout.page_bytes,
       .workspace_bytes = workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit),
       .weight_bytes = 0};
-  plan_ = plan_memory(needs, options.max_model_len, position_limit, options.cache_bytes, available_memory_bytes());
-  const std::int64_t pages = plan_.pages * options.full_contexts;
-  if (pages > std::numeric_limits<std::int32_t>::max())
-    fail_resource("a cache of {} pages is past what page ids count", pages);
-  pages_ = std::make_unique<kv::PagePool>(layout, static_cast<std::int32_t>(pages));
+  plan_ = plan_memory(needs, {.requested_len = options.max_model_len,
+                              .position_limit = position_limit,
+                              .cache_limit = options.cache_bytes,
+                              .available_bytes = available_memory_bytes(),
+                              .utilization = options.memory_utilization,
+                              .full_contexts = options.full_contexts,
+                              .wanted_contexts = std::max(options.wanted_contexts, options.full_contexts)});
+  pages_ = std::make_unique<kv::PagePool>(layout, plan_.pages);
 
   limits_ = limits_for(plan_.max_model_len);
   workspace_ = std::make_unique<Memory>(workspace_for(plan_.max_model_len));
@@ -82,6 +84,20 @@ ops::Tensor LoadedModel::forward(model::RaggedBatch& batch, std::span<const std:
   logits.rows = static_cast<std::int64_t>(logits_rows.size());
   model_->forward(batch.view(), *pages_, logits_rows, logits, nullptr, taps, options);
   return logits;
+}
+
+void LoadedModel::copy_pages(std::span<const kv::SequencePages::Copy> copies) {
+  std::vector<std::int32_t> from, to;
+  for (const kv::SequencePages::Copy& copy : copies) {
+    from.push_back(copy.from);
+    to.push_back(copy.to);
+  }
+  for (int i = 0; i < config().num_hidden_layers; ++i) {
+    const ops::LayerPages layer = pages_->layer(i);
+    for (const ops::PagePart& part : {layer.k, layer.v, layer.index_k}) {
+      if (part.data != nullptr) backend_->copy_pages(part, from, to);
+    }
+  }
 }
 
 }  // namespace m3::engine

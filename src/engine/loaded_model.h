@@ -23,11 +23,13 @@ struct LoadedModelOptions {
   ops::Numerics numerics = ops::Numerics::bf16;
   int threads = 0;
   std::int64_t max_model_len = 0;  // 0: what fits
-  std::int64_t cache_bytes = 0;    // 0: what max_model_len needs
+  std::int64_t cache_bytes = 0;    // all of it becomes pages; 0: what max_model_len needs
   std::int64_t max_batched_tokens = 512;
   std::int64_t max_sequences = 1;
   std::int64_t max_logits_rows = 1;
   std::int64_t full_contexts = 1;          // sequences that may reach max_model_len at the same time
+  std::int64_t wanted_contexts = 0;        // likewise, as far as memory goes; 0: no more than full_contexts
+  double memory_utilization = 0.9;         // of the memory available: for working memory and cache
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
 };
@@ -54,6 +56,9 @@ class LoadedModel {
   // One forward pass; returns fp32 logits [rows.size(), vocab], valid until the next call.
   ops::Tensor forward(model::RaggedBatch& batch, std::span<const std::int32_t> logits_rows,
                       const model::ForwardTaps& taps = {}, const model::ForwardOptions& options = {});
+
+  // Whole pages, all parts of all layers.
+  void copy_pages(std::span<const kv::SequencePages::Copy> copies);
 
  private:
   // Anonymous memory, zero pages until written.

@@ -11,35 +11,43 @@
 
 namespace m3::engine {
 
-MemoryPlan plan_memory(const MemoryNeeds& needs, std::int64_t requested_len, std::int64_t position_limit,
-                       std::int64_t cache_limit, std::int64_t available_bytes) {
-  if (requested_len < 0) fail_usage("--max-model-len {}: give a number of tokens, or 0 for what fits", requested_len);
-  if (requested_len > position_limit) {
-    fail_usage("--max-model-len {}: the checkpoint's positions end at {}; ask for at most that", requested_len,
-               position_limit);
+MemoryPlan plan_memory(const MemoryNeeds& needs, const MemoryRequest& request) {
+  const std::int64_t wanted_len = request.requested_len;
+  if (wanted_len < 0) fail_usage("--max-model-len {}: give a number of tokens, or 0 for what fits", wanted_len);
+  if (wanted_len > request.position_limit) {
+    fail_usage("--max-model-len {}: the checkpoint's positions end at {}; ask for at most that", wanted_len,
+               request.position_limit);
   }
-  const std::int64_t free_bytes =
-      std::max<std::int64_t>(0, available_bytes - needs.workspace_bytes - needs.weight_bytes);
-  const std::int64_t budget = cache_limit > 0     ? std::min(cache_limit, free_bytes)
-                              : requested_len > 0 ? free_bytes
-                                                  : free_bytes / 5 * 4;
-  const std::int64_t fitting_pages =
+  if (!(request.utilization > 0 && request.utilization <= 1))
+    fail_usage("--memory-utilization {}: give a share in (0, 1]", request.utilization);
+  const auto usable = static_cast<std::int64_t>(static_cast<double>(request.available_bytes) * request.utilization);
+  const std::int64_t free_bytes = std::max<std::int64_t>(0, usable - needs.workspace_bytes - needs.weight_bytes);
+  if (request.cache_limit > free_bytes) {
+    fail_resource("a cache of {} does not fit: {} are left beside {} of working memory",
+                  human_bytes(request.cache_limit), human_bytes(free_bytes), human_bytes(needs.workspace_bytes));
+  }
+  const std::int64_t budget = request.cache_limit > 0 ? request.cache_limit : free_bytes;
+  const std::int64_t most_pages =
       std::min<std::int64_t>(budget / needs.page_bytes, std::numeric_limits<std::int32_t>::max());
-  const std::int64_t fitting_len = std::min(fitting_pages * 128, position_limit);
+  const std::int64_t fitting_len = std::min(most_pages / request.full_contexts * 128, request.position_limit);
   if (fitting_len == 0) {
     fail_resource(
         "no memory for even one 128-token page of {}: {} are left beside {} of working memory; a smaller "
         "--max-model-len or --max-num-batched-tokens needs less",
-        human_bytes(needs.page_bytes), human_bytes(budget), human_bytes(needs.workspace_bytes));
+        human_bytes(needs.page_bytes * request.full_contexts), human_bytes(budget), human_bytes(needs.workspace_bytes));
   }
-  if (requested_len > fitting_len) {
+  if (wanted_len > fitting_len) {
     fail_resource("a context of {} tokens needs {} of cache but {} are left; the largest context that fits is {}",
-                  requested_len, human_bytes((requested_len + 127) / 128 * needs.page_bytes), human_bytes(budget),
-                  fitting_len);
+                  wanted_len, human_bytes((wanted_len + 127) / 128 * needs.page_bytes * request.full_contexts),
+                  human_bytes(budget), fitting_len);
   }
   MemoryPlan plan;
-  plan.max_model_len = requested_len > 0 ? requested_len : fitting_len;
-  plan.pages = static_cast<std::int32_t>((plan.max_model_len + 127) / 128);
+  plan.max_model_len = wanted_len > 0 ? wanted_len : fitting_len;
+  const std::int64_t context_pages = (plan.max_model_len + 127) / 128;
+  const std::int64_t wanted_pages = request.cache_limit > 0 || request.wanted_contexts > most_pages / context_pages
+                                        ? most_pages
+                                        : context_pages * std::max(request.full_contexts, request.wanted_contexts);
+  plan.pages = static_cast<std::int32_t>(wanted_pages);
   return plan;
 }
 

@@ -12,16 +12,24 @@ struct MemoryNeeds {
   std::int64_t weight_bytes = 0;  // copies in anonymous memory (online quantisation); mapped files do not count
 };
 
+struct MemoryRequest {
+  std::int64_t requested_len = 0;   // longest context; 0: the longest that positions and memory allow
+  std::int64_t position_limit = 0;  // of the checkpoint
+  std::int64_t cache_limit = 0;     // bytes that become pages; 0: what utilization leaves
+  std::int64_t available_bytes = 0;
+  double utilization = 0.9;          // of the available bytes: for working memory and cache
+  std::int64_t full_contexts = 1;    // that must fit
+  std::int64_t wanted_contexts = 1;  // that get pages as far as memory goes, where no cache_limit is given
+};
+
 struct MemoryPlan {
   std::int64_t max_model_len = 0;
   std::int32_t pages = 0;
 };
 
-// `requested_len` 0: the longest that positions (`position_limit`) and memory allow. `cache_limit` 0: 80 % of what
-// is free after the workspace. Errors: a request past the position limit, or one that does not fit; both name the
-// largest context that would do.
-MemoryPlan plan_memory(const MemoryNeeds& needs, std::int64_t requested_len, std::int64_t position_limit,
-                       std::int64_t cache_limit, std::int64_t available_bytes);
+// Errors: a utilization outside (0, 1], a context past the position limit, or one that does not fit; the last two name
+// the largest context that would do.
+MemoryPlan plan_memory(const MemoryNeeds& needs, const MemoryRequest& request);
 
 // Memory this process may still take: MemAvailable, or less under a cgroup limit.
 std::int64_t available_memory_bytes();

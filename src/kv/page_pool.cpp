@@ -94,4 +94,32 @@ void SequencePages::truncate(std::int64_t length) {
   length_ = length;
 }
 
+void SequencePages::share(std::int32_t page) {
+  if (length_ % 128 != 0) fail_internal("a whole page is shared after {} tokens", length_);
+  pool_->add_reference(page);
+  pages_.push_back(page);
+  length_ += 128;
+}
+
+void SequencePages::replace(std::int64_t block, std::int32_t page) {
+  std::int32_t& own = pages_.at(static_cast<std::size_t>(block));
+  if (own == page) return;
+  pool_->add_reference(page);
+  pool_->release(std::exchange(own, page));
+}
+
+bool SequencePages::fork(const SequencePages& other, Copy& copy) {
+  if (length_ != 0) fail_internal("a fork into a sequence of {} tokens", length_);
+  const auto full = static_cast<std::size_t>(other.length_ / 128);
+  copy = {};
+  if (other.pages_.size() > full) {
+    copy = {other.pages_[full], pool_->allocate()};
+    if (copy.to < 0) return false;
+  }
+  for (std::size_t block = 0; block < full; ++block) share(other.pages_[block]);
+  if (copy.to >= 0) pages_.push_back(copy.to);
+  length_ = other.length_;
+  return true;
+}
+
 }  // namespace m3::kv

@@ -22,6 +22,7 @@ class PagePool {
   const PageLayout& layout() const { return layout_; }
   std::int32_t pages() const { return pages_; }
   std::int32_t free_pages() const { return static_cast<std::int32_t>(free_.size()); }
+  std::int32_t references(std::int32_t page) const { return references_.at(static_cast<std::size_t>(page)); }
 
   // A page with one reference, or -1 when none is free. Content is undefined.
   std::int32_t allocate();
@@ -59,6 +60,18 @@ class SequencePages {
   [[nodiscard]] bool extend(std::int64_t tokens);
   // Forgets all past `length` tokens and frees pages that hold none. Errors: length greater than now.
   void truncate(std::int64_t length);
+
+  // Another holder's full page as this sequence's next 128 tokens. Errors: the length is no multiple of 128.
+  void share(std::int32_t page);
+  // Another page of the same content in the place of block `block`.
+  void replace(std::int64_t block, std::int32_t page);
+  // A page whose content goes into another; from -1: there is none.
+  struct Copy {
+    std::int32_t from = -1, to = -1;
+  };
+  // Makes this empty sequence the same tokens as `other`: full pages are shared, a partial last one is to be copied.
+  // False, with nothing changed, when that needs a page and none is free.
+  [[nodiscard]] bool fork(const SequencePages& other, Copy& copy);
 
  private:
   PagePool* pool_;

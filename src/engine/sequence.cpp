@@ -1,0 +1,128 @@
+#include "src/engine/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/engine/sampling.h"
+
+namespace m3::engine {
+
+namespace {
+
+bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges::find(ids, id) != ids.end(); }
+
+}  // namespace
+
+ActiveRequest::ActiveRequest(RequestId request_id, Request asked, EventSink to, std::uint64_t drawn_seed,
+                             const SequenceContext& context)
+    : id(request_id), request(std::move(asked)), sink(std::move(to)), seed(drawn_seed), open(request.samples) {
+  for (const auto& [token, value] : request.sampling.logit_bias) bias.push_back({token, value});
+  for (int sample = 0; sample < request.samples; ++sample)
+    samples.push_back(std::make_unique<Sequence>(*this, sample, context));
+  if (request.prompt_logprobs < 0) return;
+  prompt_logprobs.resize(request.prompt_ids.size());
+  prompt_top_logprobs.resize(request.prompt_ids.size());
+  samples.front()->rows_end = static_cast<std::int64_t>(request.prompt_ids.size()) - 1;
+}
+
+Sequence* ActiveRequest::begin_next() {
+  if (begun == samples.size()) return nullptr;
+  Sequence& next = *samples[begun++];
+  next.take_prompt();
+  next.followers = static_cast<int>(samples.size() - begun);
+  return &next;
+}
+
+Sequence::Sequence(ActiveRequest& request, int sample, const SequenceContext& context)
+    : Schedulable(context.pages),
+      request_(request),
+      context_(context),
+      decoder_(context.tokenizer, true),
+      stop_(request.request.stop) {
+  rank = {request.request.priority, request.id, sample};
+  cache_salt = request.request.cache_salt;
+  const std::int64_t left = context.max_model_len - prompt_tokens();
+  limit_ = std::min(left, request.request.max_tokens.value_or(left));
+}
+
+void Sequence::take_prompt() { tokens = request_.request.prompt_ids; }
+
+ops::SamplingRow Sequence::sampling_row() const {
+  const Request& request = request_.request;
+  ops::SamplingRow row = make_sampling_row(request.sampling, context_.defaults, request_.seed, request_.bias);
+  row.sample = static_cast<std::uint32_t>(rank.sample);
+  row.position = static_cast<std::int64_t>(tokens.size());
+  row.prompt_ids = request.prompt_ids;
+  row.output_ids = std::span(tokens).subspan(request.prompt_ids.size());
+  const bool may_end = completion_tokens() >= request.min_tokens;
+  row.allowed = may_end ? context_.vocabulary.allowed : context_.vocabulary.allowed_no_end;
+  return row;
+}
+
+Event Sequence::new_event() const {
+  Event event;
+  event.request = request_.id;
+  event.sample = rank.sample;
+  event.usage.prompt_tokens = prompt_tokens();
+  event.usage.completion_tokens = std::max<std::int64_t>(0, completion_tokens());
+  event.usage.cached_tokens = std::max<std::int64_t>(0, request_.cached_tokens);
+  return event;
+}
+
+Event Sequence::accept(DrawnToken drawn) {
+  tokens.push_back(drawn.id);
+  Event event = new_event();
+  event.ids.push_back(drawn.id);
+  if (request_.request.logprobs >= 0) {
+    event.logprobs.push_back({drawn.id, drawn.logprob});
+    event.top_logprobs.push_back(std::move(drawn.top));
+  }
+  event.prompt_logprobs = std::exchange(request_.prompt_logprobs, {});
+  event.prompt_top_logprobs = std::exchange(request_.prompt_top_logprobs, {});
+  take(drawn.id, event);
+  return event;
+}
+
+Event Sequence::end(FinishReason reason, const std::string& error) {
+  Event event = new_event();
+  event.error = error;
+  if (reason == FinishReason::error) {
+    event.finish = reason;
+    finished_ = true;
+  } else {
+    finish(reason, "", event);
+  }
+  return event;
+}
+
+// The token's text, and whether it ends the sample.
+void Sequence::take(TokenId id, Event& event) {
+  const Request& request = request_.request;
+  const bool armed = completion_tokens() > request.min_tokens;
+  const bool ends = !request.ignore_eos && contains(context_.vocabulary.end_ids, id);
+  const bool stops = armed && contains(request.stop_ids, id);
+  if (ends || stops) {
+    if (request.include_stop_in_output) event.text += stop_.push(decoder_.push(id), false).text;
+    return finish(FinishReason::stop, std::string(context_.tokenizer.token_text(id)), event);
+  }
+  const StopStrings::Result result = stop_.push(decoder_.push(id), armed);
+  event.text += result.text;
+  if (result.matched >= 0) {
+    const std::string& stop = request.stop[static_cast<std::size_t>(result.matched)];
+    if (request.include_stop_in_output) event.text += stop;
+    event.finish = FinishReason::stop;
+    event.stop_reason = stop;
+    finished_ = true;
+    return;
+  }
+  if (completion_tokens() >= limit_) finish(FinishReason::length, "", event);
+}
+
+void Sequence::finish(FinishReason reason, const std::string& why, Event& event) {
+  event.text += stop_.push(decoder_.flush(), false).text;
+  event.finish = reason;
+  event.stop_reason = why;
+  finished_ = true;
+}
+
+}  // namespace m3::engine

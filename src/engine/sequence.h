@@ -1,0 +1,89 @@
+// A request while it is in the engine, and each of its samples: what is drawn, what ends it, and the events that say
+// so. Constraints on a sample's tokens have their place here: asked in sampling_row(), told in accept().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "m3/request.h"
+#include "src/checkpoint/generation_config.h"
+#include "src/engine/scheduler.h"
+#include "src/engine/stop_strings.h"
+#include "src/engine/vocabulary.h"
+#include "src/ops/ops.h"
+#include "src/tokenizer/tokenizer.h"
+
+namespace m3::engine {
+
+// What all sequences of an engine share.
+struct SequenceContext {
+  const Tokenizer& tokenizer;
+  const Vocabulary& vocabulary;
+  const GenerationConfig& defaults;
+  std::int64_t max_model_len;
+  kv::PagePool& pages;
+};
+
+struct DrawnToken {
+  TokenId id = -1;
+  float logprob = 0;              // where asked, as are
+  std::vector<TokenLogprob> top;  // the most probable ones
+};
+
+class Sequence;
+
+struct ActiveRequest {
+  // `request` is checked, its prompt_ids are filled.
+  ActiveRequest(RequestId id, Request request, EventSink sink, std::uint64_t seed, const SequenceContext& context);
+
+  // The first sample that has not begun takes the prompt, with those after it as its followers; null: all have begun.
+  Sequence* begin_next();
+
+  RequestId id;
+  Request request;
+  EventSink sink;
+  std::uint64_t seed;
+  std::vector<ops::SamplingRow::Bias> bias;
+  std::vector<std::unique_ptr<Sequence>> samples;
+  std::size_t begun = 0;            // samples that have the prompt
+  int open = 0;                     // samples whose last event is still to come
+  std::int64_t cached_tokens = -1;  // of the prompt; -1: not looked up yet
+  // By position, as Event has them; go out with the first event.
+  std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
+};
+
+class Sequence : public Schedulable {
+ public:
+  Sequence(ActiveRequest& request, int sample, const SequenceContext& context);
+
+  ActiveRequest& request() const { return request_; }
+  bool finished() const { return finished_; }
+  std::int64_t prompt_tokens() const { return static_cast<std::int64_t>(request_.request.prompt_ids.size()); }
+  std::int64_t completion_tokens() const { return static_cast<std::int64_t>(tokens.size()) - prompt_tokens(); }
+
+  void take_prompt();
+
+  // How the next token is drawn; views into this sequence, valid until accept().
+  ops::SamplingRow sampling_row() const;
+  // Takes the drawn token; the event may carry a finish reason.
+  Event accept(DrawnToken drawn);
+  // Ends for another reason; `error` with FinishReason::error.
+  Event end(FinishReason reason, const std::string& error = "");
+
+ private:
+  Event new_event() const;
+  void take(TokenId id, Event& event);
+  void finish(FinishReason reason, const std::string& why, Event& event);
+
+  ActiveRequest& request_;
+  const SequenceContext& context_;
+  IncrementalDecoder decoder_;
+  StopStrings stop_;
+  std::int64_t limit_ = 0;  // completion tokens that max_tokens and the context leave
+  bool finished_ = false;
+};
+
+}  // namespace m3::engine

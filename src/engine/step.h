@@ -1,0 +1,55 @@
+// One step of the model for a plan: the forward pass, the prompt's log-probabilities, and one draw for every sequence
+// whose known tokens are all computed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/engine/loaded_model.h"
+#include "src/engine/scheduler.h"
+#include "src/engine/sequence.h"
+
+namespace m3::engine {
+
+struct Draw {
+  Sequence* sequence = nullptr;
+  DrawnToken token;
+  std::string error;  // one line instead of a token
+};
+
+class Step {
+ public:
+  explicit Step(LoadedModel& model) : model_(model) {}
+
+  // Every chunk's item is a Sequence. The draws stand in the order of the chunks, valid until the next call.
+  std::vector<Draw>& run(const Plan& plan);
+
+  // Of the last run: spent in operations of the backend, and in reading logits.
+  double forward_seconds() const { return forward_seconds_; }
+  double sampling_seconds() const { return sampling_seconds_; }
+
+ private:
+  struct PromptRow {
+    Sequence* sequence = nullptr;
+    std::int64_t position = 0;
+  };
+
+  void collect(const Plan& plan);
+  void sample(const ops::Tensor& logits);
+  void note_prompt_row(const PromptRow& row, std::span<const float> logits);
+  template <typename Work>
+  void each_row(std::size_t count, const Work& work);
+
+  LoadedModel& model_;
+  model::RaggedBatch batch_;
+  std::vector<Draw> draws_;
+  std::vector<PromptRow> prompt_rows_;
+  std::vector<std::int32_t> rows_, rows_of_prompts_;
+  std::vector<ops::SamplingRow> sampling_;
+  std::vector<std::int32_t> ids_;
+  std::vector<std::vector<float>> raw_;  // logits as they were before the sampler, where asked; by draw
+  double forward_seconds_ = 0, sampling_seconds_ = 0;
+};
+
+}  // namespace m3::engine

@@ -142,6 +142,8 @@ void LocalEngine::loop() {
     settle();
   } catch (const std::exception& error) {
     die(error.what());
+  } catch (...) {
+    die("an exception of an unknown kind");
   }
 }
 
@@ -198,7 +200,7 @@ void LocalEngine::note_admitted(const Plan& plan) {
     const auto prompt = static_cast<std::int64_t>(request.request.prompt_ids.size());
     request.cached_tokens = item->cached_tokens;
     counts_.prompt_tokens += prompt;
-    if (cache_) counts_.prefix_queries += prompt;
+    if (cache_ && request.request.prompt_logprobs < 0) counts_.prefix_queries += prompt;
     counts_.prefix_hits += item->cached_tokens;
   }
 }

@@ -296,6 +296,32 @@ TEST(Batching, TheQueueHasALimitAndSaysSo) {
   EXPECT_EQ(again.of(0).finish, FinishReason::length);
 }
 
+TEST(Batching, AShortPromptIsAnsweredWhileALongOneIsComputed) {
+  Gate gate;
+  const auto engine = small_engine(
+      {.step_tokens = 64, .sequences = 4, .context = 2048, .before_step = [&](std::int64_t) { gate.pass(); }});
+  std::mutex mutex;
+  std::vector<std::string> order;
+  const std::vector<Request> requests = {make_request(1500, 2, 1), make_request(100, 4, 2)};
+  Replies replies;
+  const auto submit = [&](std::size_t index, const std::string& name) {
+    engine->submit(requests[index], [&, name, sink = replies.sink(index)](const Event& event) {
+      {
+        const std::lock_guard lock(mutex);
+        if (event.usage.completion_tokens == 1) order.push_back(name + " begins");
+        if (event.finish != FinishReason::none) order.push_back(name + " ends");
+      }
+      sink(event);
+    });
+  };
+  submit(0, "long");
+  gate.wait_for_arrival();
+  submit(1, "short");
+  gate.open();
+  replies.wait(requests);
+  EXPECT_EQ(order, (std::vector<std::string>{"short begins", "short ends", "long begins", "long ends"}));
+}
+
 TEST(Batching, WhenTheThreadFailsEverybodyIsTold) {
   Gate gate;
   const auto engine = small_engine({.sequences = 2, .before_step = [&](std::int64_t step) {

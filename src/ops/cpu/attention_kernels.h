@@ -16,10 +16,11 @@ void widen_rows(DType type, const std::byte* from, std::int64_t row, std::int64_
     for (std::int64_t i = 0; i < elements; i += L) Simd::store(out + i, Simd::load_bf16(values + i));
   } else if (type == DType::f8_e4m3) {
     const V factor = Simd::all(scale * e4m3_factor);
-    for (std::int64_t i = 0; i < elements; i += column_group) {
-      V w[group_registers];
-      Simd::widen_group<WeightFormat::fp8, true>(from + begin, nullptr, i, w);
-      for (int j = 0; j < group_registers; ++j) Simd::store(out + i + j * L, Simd::mul(w[j], factor));
+    constexpr int registers = 32 / L;
+    for (std::int64_t i = 0; i < elements; i += 32) {
+      V w[registers];
+      Simd::widen_e4m3(from + begin + i, w);
+      for (int j = 0; j < registers; ++j) Simd::store(out + i + j * L, Simd::mul(w[j], factor));
     }
   } else {
     __builtin_memcpy(out, from + begin * 4, static_cast<std::size_t>(elements) * 4);

@@ -7,11 +7,13 @@
 namespace m3::ops::cpu {
 namespace {
 
-// The two bytes of the bf16 of each e2m1 code.
-alignas(16) constexpr std::uint8_t e2m1_upper_bytes[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
-                                                           0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
-alignas(16) constexpr std::uint8_t e2m1_lower_bytes[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
-                                                           0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
+constexpr float e2m1_values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
+// 2^exponent as fp32, exponent in [-149, 127].
+constexpr float power_of_two(int exponent) {
+  return __builtin_bit_cast(float, exponent >= -126 ? static_cast<std::uint32_t>(exponent + 127) << 23
+                                                    : std::uint32_t{1} << (exponent + 149));
+}
 
 struct E4m3Values {
   float value[256] = {};
@@ -25,7 +27,7 @@ struct E4m3Values {
       value[code] = (code & 0x80) != 0 ? -magnitude : magnitude;
     }
   }
-  constexpr float operator[](std::uint8_t code) const { return value[code]; }
+  constexpr float operator[](std::byte code) const { return value[static_cast<std::uint8_t>(code)]; }
 };
 
 constexpr E4m3Values e4m3_values;
@@ -34,17 +36,39 @@ constexpr E4m3Values e4m3_values;
 struct E8m0Values {
   float value[256] = {};
   constexpr E8m0Values() {
-    for (std::uint32_t code = 0; code < 256; ++code) {
-      value[code] = __builtin_bit_cast(float, code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : code << 23);
-    }
+    for (int code = 0; code < 255; ++code) value[code] = power_of_two(code - 127);
+    value[255] = __builtin_nanf("");
   }
   constexpr float operator[](std::byte code) const { return value[static_cast<std::uint8_t>(code)]; }
 };
 
 constexpr E8m0Values e8m0_values;
 
-// What widen_e4m3 leaves out.
+// What widening e4m3 leaves out, so that no product with a block's scale overflows.
 constexpr float e4m3_factor = 256.0f;
+
+// Codes placed as bf16 bits stand for value * 2^-120: this makes value / e4m3_factor of them.
+constexpr float placed_factor = power_of_two(120 - 8);
+
+// The same times an e8m0 scale, for scales up to plain_scale; larger ones need two products.
+constexpr std::uint8_t plain_scale = 127 + 15;
+struct PlacedScales {
+  float value[256] = {};
+  constexpr PlacedScales() {
+    for (int code = 0; code <= plain_scale; ++code) value[code] = power_of_two(code - 127 + 120 - 8);
+  }
+  constexpr float operator[](std::byte code) const { return value[static_cast<std::uint8_t>(code)]; }
+};
+constexpr PlacedScales placed_scales;
+
+// a * b for exact products; infinite where it is beyond fp32 (which constant expressions may not compute).
+constexpr float exact_product(float a, float b) {
+  if (a != a || b != b) return __builtin_nanf("");
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  if (product > 3.5e38) return __builtin_inff();
+  if (product < -3.5e38) return -__builtin_inff();
+  return static_cast<float>(product);
+}
 
 }  // namespace
 }  // namespace m3::ops::cpu

@@ -14,8 +14,8 @@ inline constexpr std::int64_t direct_tokens = 4;
 // cache and x in the second.
 inline constexpr std::int64_t block_tokens = 128;
 inline constexpr std::int64_t k_block = 256;
-// Rows of K are padded with zeros to a multiple of this in fp32 panels.
-inline constexpr std::int64_t column_group = 32;
+// Rows of K are padded with zeros to a multiple of this in fp32 panels: what the kernels widen at once, or twice that.
+inline constexpr std::int64_t column_group = 64;
 
 // static: the kernels' units must not define a symbol that other units could take.
 static constexpr std::int64_t padded_columns(std::int64_t columns) {
@@ -82,10 +82,12 @@ struct Kernels {
   const char* name;  // "AVX2"
   int lanes;         // floats of a register; attention pads heads to a multiple
   std::int64_t panel_rows;
-  bool paired_columns;  // 4-bit weights want x with the even columns of each 8 before the odd ones
+  bool (*interleaved)(WeightFormat format);  // x must come through interleave for weights of this format
   void (*matmul)(const MatmulCall& call);
   // out[count] <- fp32 of bf16 values; [count, padded) <- 0.
   void (*widen_bf16)(const std::uint16_t* values, std::int64_t count, std::int64_t padded, float* out);
+  // The same in the order of columns in which the short formats are widened.
+  void (*interleave)(const std::uint16_t* values, std::int64_t count, std::int64_t padded, float* out);
   void (*round_bf16)(const float* values, std::int64_t count, std::uint16_t* out);
   // x <- bf16(x + delta) (delta may be null), then out <- bf16((x · r) · w) unless out is null.
   void (*add_norm)(std::uint16_t* x, const std::uint16_t* delta, const float* weight, bool gemma, float eps,

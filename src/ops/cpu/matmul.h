@@ -32,15 +32,14 @@ struct MatmulScratch {
 // Which arrangement of x a weight is multiplied with.
 enum class Arrangement : std::uint8_t {
   plain,
-  paired,     // see Kernels::paired_columns
-  quantised,  // e4m3 values with a scale a token, in plain order
+  interleaved,  // see Kernels::interleaved
+  quantised,    // e4m3 values with a scale a token, in the order that the fp8 weights want
 };
 inline constexpr int arrangements = 3;
 
 inline Arrangement arrangement_for(const Kernels& kernels, const WeightMatrix& weight) {
   if (weight.quantized_activations) return Arrangement::quantised;
-  const bool half_byte = weight.format == WeightFormat::mxfp4 || weight.format == WeightFormat::nvfp4;
-  return half_byte && kernels.paired_columns ? Arrangement::paired : Arrangement::plain;
+  return kernels.interleaved(weight.format) ? Arrangement::interleaved : Arrangement::plain;
 }
 
 // x of one block of tokens as fp32 panels, in the arrangements that its weights need.
@@ -72,7 +71,7 @@ struct PackedX {
   }
 };
 
-// One token's bf16 row into its place in the panels. `row` is scratch of padded_columns(columns).
+// One token's bf16 row into its place in the panels. `row` is scratch of 2 padded_columns(columns).
 void pack_token(const Kernels& kernels, const std::uint16_t* values, const PackedX& x, std::int64_t token, float* row);
 
 // Rows [begin, end) of a weight: store(first row, rows, results [tokens, stride], stride) a chunk at a time.

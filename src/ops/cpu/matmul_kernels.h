@@ -10,7 +10,9 @@
 namespace m3::ops::cpu {
 namespace {
 
-constexpr int group_registers = column_group / L;
+constexpr int group_registers = 4;
+constexpr std::int64_t group = Simd::group_columns;
+static_assert(group == group_registers * L && column_group % group == 0);
 
 constexpr float code_factor(WeightFormat format) {
   return format == WeightFormat::fp8 || format == WeightFormat::mxfp8 ? e4m3_factor : 1.0f;
@@ -45,7 +47,7 @@ RowBytes row_of(const WeightMatrix& weight, std::int64_t row) {
 template <WeightFormat format>
 struct Tail {
   alignas(64) std::byte values[code_bytes(format, column_group)] = {};
-  std::byte scales[4] = {};
+  std::byte scales[column_group / 16] = {};
 
   Tail(const RowBytes& row, std::int64_t columns) {
     const std::int64_t whole = columns / column_group * column_group;
@@ -76,56 +78,96 @@ bool row_has_nan(const RowBytes& row, std::int64_t columns) {
   return false;
 }
 
+// Whether a row has block scales that widen_group takes only with `checked`.
+template <WeightFormat format>
+bool has_large_scales(const RowBytes& row, std::int64_t columns) {
+  std::uint8_t largest = 0;
+  if constexpr (format == WeightFormat::mxfp8) {
+    for (std::int64_t i = 0; i < columns / 32; ++i) {
+      const auto scale = static_cast<std::uint8_t>(row.scales[i]);
+      largest = scale > largest ? scale : largest;
+    }
+  }
+  return largest > plain_scale;
+}
+
 // T tokens times R rows, straight from the stored weights.
-template <WeightFormat format, int T, int R>
+template <WeightFormat format, int T, int R, bool checked>
 void direct_tile(const MatmulCall& call, std::int64_t row) {
   const WeightMatrix& weight = *call.weight;
   const std::int64_t columns = weight.columns;
   const std::int64_t whole = columns / column_group * column_group;
-  RowBytes rows[R];
+  const std::int64_t row_bytes = code_bytes(format, columns);
+  const std::int64_t row_scale_bytes = scale_bytes(format, columns);
+  const RowBytes first = row_of<format>(weight, row);
   V sums[T][R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    rows[r] = row_of<format>(weight, row + r);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) sums[t][r] = Simd::zero();
   }
   [[maybe_unused]] typename Simd::NanScan nans;
-  const auto add_group = [&](const float* x, const RowBytes& bytes, std::int64_t k, int r) {
+  // One token's x stays in registers for all rows.
+  const auto add_group = [&](const float* x, const V(&kept)[group_registers], const RowBytes& bytes, std::int64_t k,
+                             int r) __attribute__((always_inline)) {
     V w[group_registers];
-    Simd::widen_group<format, false>(bytes.values, bytes.scales, k, w);
-    if constexpr (has_nan_codes(format)) nans.add(bytes.values + k);
+    Simd::widen_group<format, checked>(bytes.values, bytes.scales, k, w);
+    if constexpr (has_nan_codes(format) && !checked) nans.add(bytes.values + k);
 #pragma GCC unroll 8
     for (int i = 0; i < group_registers; ++i) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        sums[t][r] = Simd::fma(Simd::load(x + t * call.x.depth + i * L), w[i], sums[t][r]);
+        sums[t][r] = Simd::fma(T == 1 ? kept[i] : Simd::load(x + t * call.x.depth + i * L), w[i], sums[t][r]);
       }
     }
   };
-  // Each line of 64 bytes is fetched this far ahead; a row's end runs into the next rows'.
-  constexpr std::int64_t ahead = 1024;
-  constexpr std::int64_t line_columns = half_byte(format) ? 128 : code_bytes(format, 1) == 1 ? 64 : column_group;
-  for (std::int64_t line = 0; line < whole; line += line_columns) {
+  const auto keep = [](const float* x, V(&kept)[group_registers]) __attribute__((always_inline)) {
+    if constexpr (T == 1) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) Simd::prefetch(rows[r].values + code_bytes(format, line) + ahead);
-    const std::int64_t end = line + line_columns < whole ? line + line_columns : whole;
-    for (std::int64_t k = line; k < end; k += column_group) {
+      for (int i = 0; i < group_registers; ++i) kept[i] = Simd::load(x + i * L);
+    }
+  };
+  // While R rows are multiplied, the R rows after them come into the second-level cache, line by line.
+  constexpr std::int64_t line_columns = half_byte(format) ? 128 : code_bytes(format, 1) == 1 ? 64 : 32;
+  constexpr std::int64_t step = line_columns < group ? group : line_columns;
+  const std::byte* next = first.values + R * row_bytes;
+  if constexpr (scale_bytes(format, 32) > 0) {
+    for (std::int64_t at = 0; at < R * row_scale_bytes; at += 64) {
+      Simd::prefetch_far(first.scales + R * row_scale_bytes + at);
+    }
+  }
+  for (std::int64_t line = 0; line < whole; line += step) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) add_group(call.x.data + k, rows[r], k, r);
+    for (int r = 0; r < R; ++r) {
+      for (std::int64_t at = 0; at < step; at += line_columns) {
+        Simd::prefetch_far(next + r * row_bytes + code_bytes(format, line + at));
+      }
+    }
+    const std::int64_t end = line + step < whole ? line + step : whole;
+    for (std::int64_t k = line; k < end; k += group) {
+      V kept[group_registers];
+      keep(call.x.data + k, kept);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        add_group(call.x.data + k, kept, {first.values + r * row_bytes, first.scales + r * row_scale_bytes}, k, r);
+      }
     }
   }
   if (whole < columns) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const Tail<format> tail(rows[r], columns);
-      add_group(call.x.data + whole, {tail.values, tail.scales}, 0, r);
+      const Tail<format> tail(row_of<format>(weight, row + r), columns);
+      for (std::int64_t k = 0; k < column_group; k += group) {
+        V kept[group_registers];
+        keep(call.x.data + whole + k, kept);
+        add_group(call.x.data + whole + k, kept, {tail.values, tail.scales}, k, r);
+      }
     }
   }
-  if constexpr (has_nan_codes(format)) {
+  if constexpr (has_nan_codes(format) && !checked) {
     if (nans.found()) {
       for (int r = 0; r < R; ++r) {
-        if (!row_has_nan(rows[r], columns)) continue;
+        if (!row_has_nan(row_of<format>(weight, row + r), columns)) continue;
         for (int t = 0; t < T; ++t) sums[t][r] = Simd::all(__builtin_nanf(""));
       }
     }
@@ -142,11 +184,25 @@ void direct_tile(const MatmulCall& call, std::int64_t row) {
 
 template <WeightFormat format, int T>
 void direct(const MatmulCall& call) {
-  constexpr int R = T == 1 ? (half_byte(format) ? 8 : 4) : T == 2 ? 4 : 3;
+  constexpr int R = T == 1 || T == 2 ? 4 : 3;
   const std::int64_t end = call.first + call.rows;
   std::int64_t row = call.first;
-  for (; row + R <= end; row += R) direct_tile<format, T, R>(call, row);
-  for (; row < end; ++row) direct_tile<format, T, 1>(call, row);
+  while (row < end) {
+    const bool tile = row + R <= end;
+    const std::int64_t rows = tile ? R : 1;
+    bool checked = false;
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      checked = checked || has_large_scales<format>(row_of<format>(*call.weight, r), call.weight->columns);
+    }
+    if (checked) {
+      for (std::int64_t r = row; r < row + rows; ++r) direct_tile<format, T, 1, true>(call, r);
+    } else if (tile) {
+      direct_tile<format, T, R, false>(call, row);
+    } else {
+      direct_tile<format, T, 1, false>(call, row);
+    }
+    row += rows;
+  }
 }
 
 // Columns [k, k + count) of `rows` rows as fp32: panel[r · k_block + column].
@@ -156,16 +212,17 @@ void widen_panel(const MatmulCall& call, std::int64_t k, std::int64_t count) {
   for (std::int64_t r = 0; r < call.rows; ++r) {
     const RowBytes bytes = row_of<format>(*call.weight, call.first + r);
     float* out = call.panel + r * k_block;
-    for (std::int64_t at = 0; at < count; at += column_group) {
+    const std::int64_t left = columns - k;  // padded columns follow
+    const std::int64_t whole = count <= left ? count : left / column_group * column_group;
+    const auto widen = [&](const RowBytes& from, std::int64_t column, std::int64_t at) {
       V w[group_registers];
-      if (k + at + column_group <= columns) {
-        Simd::widen_group<format, true>(bytes.values, bytes.scales, k + at, w);
-      } else {
-        const Tail<format> tail(bytes, columns);
-        Simd::widen_group<format, true>(tail.values, tail.scales, 0, w);
-      }
+      Simd::widen_group<format, true>(from.values, from.scales, column, w);
       for (int i = 0; i < group_registers; ++i) Simd::store(out + at + i * L, w[i]);
-    }
+    };
+    for (std::int64_t at = 0; at < whole; at += group) widen(bytes, k + at, at);
+    if (whole == count) continue;
+    const Tail<format> tail(bytes, columns);
+    for (std::int64_t at = 0; at < column_group; at += group) widen({tail.values, tail.scales}, at, whole + at);
   }
 }
 

@@ -8,8 +8,11 @@ namespace m3::ops::cpu {
 // One thread's memory.
 struct MultiplyPart {
   MultiplyPart(Arena& arena, const Kernels& kernels, std::int64_t columns)
-      : row(arena.take<float>(padded_columns(columns))), own(arena, direct_tokens, columns), matmul(arena, kernels) {}
-  float* row;   // one token in fp32
+
+      : row(arena.take<float>(2 * padded_columns(columns))),
+        own(arena, direct_tokens, columns),
+        matmul(arena, kernels) {}
+  float* row;   // one token in fp32, and room for pack_token
   PackedX own;  // x of few tokens: each thread widens them for itself instead of waiting for the others
   MatmulScratch matmul;
 };

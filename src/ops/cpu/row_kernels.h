@@ -15,6 +15,18 @@ void widen_bf16(const std::uint16_t* values, std::int64_t count, std::int64_t pa
   for (; i < padded; ++i) out[i] = 0;
 }
 
+bool interleaved(WeightFormat format) { return Simd::interleaved(format); }
+
+void interleave(const std::uint16_t* values, std::int64_t count, std::int64_t padded, float* out) {
+  std::int64_t i = 0;
+  for (; i + Simd::group_columns <= count; i += Simd::group_columns) Simd::interleave(values + i, out + i);
+  for (; i < padded; i += Simd::group_columns) {
+    std::uint16_t rest[Simd::group_columns] = {};
+    if (i < count) __builtin_memcpy(rest, values + i, static_cast<std::size_t>(count - i) * 2);
+    Simd::interleave(rest, out + i);
+  }
+}
+
 // Loads and stores that may end inside a register go through a padded copy.
 V load_some(const float* from, std::int64_t count) {
   if (count >= L) return Simd::load(from);

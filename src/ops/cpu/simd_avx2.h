@@ -13,6 +13,30 @@
 namespace m3::ops::cpu {
 namespace {
 
+// The 16 products of an e2m1 code and a scale, all exact in bf16, as two tables of bytes.
+struct alignas(32) ScaledE2m1 {
+  std::uint8_t lower[16] = {};
+  std::uint8_t upper[16] = {};
+};
+
+template <typename Scales>
+struct ScaledE2m1Tables {
+  ScaledE2m1 table[256] = {};
+  constexpr explicit ScaledE2m1Tables(const Scales& scales) {
+    for (int scale = 0; scale < 256; ++scale) {
+      for (int code = 0; code < 16; ++code) {
+        const auto bits =
+            __builtin_bit_cast(std::uint32_t, exact_product(e2m1_values[code], scales[static_cast<std::byte>(scale)]));
+        table[scale].lower[code] = static_cast<std::uint8_t>(bits >> 16);
+        table[scale].upper[code] = static_cast<std::uint8_t>(bits >> 24);
+      }
+    }
+  }
+  constexpr const ScaledE2m1& operator[](std::byte scale) const { return table[static_cast<std::uint8_t>(scale)]; }
+};
+constexpr ScaledE2m1Tables<E8m0Values> e2m1_by_e8m0(e8m0_values);
+constexpr ScaledE2m1Tables<E4m3Values> e2m1_by_e4m3(e4m3_values);
+
 struct Simd {
   using V = __m256;
   static constexpr int lanes = 8;
@@ -95,28 +119,21 @@ struct Simd {
     return _mm256_blendv_ps(result, all(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
   }
 
-  // 32 e4m3 codes as value · 2^-8: the codes' bits make a binary16 of that value, whose conversion handles subnormals
-  // at full speed. The missing 2^8 is e4m3_factor. NaN codes come out as 480 · 2^-8 unless `checked`.
-  template <bool checked>
+  // 32 e4m3 codes in order as value · 2^-8: the codes' bits make a binary16 of that value, whose conversion handles
+  // subnormals at full speed everywhere. The missing 2^8 is e4m3_factor.
   static void widen_e4m3(const std::byte* codes, V (&w)[4]) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     const __m256i none = _mm256_setzero_si256();
-    __m256i low = half_bits(_mm256_unpacklo_epi8(none, bytes));   // codes 0-7 and 16-23
-    __m256i high = half_bits(_mm256_unpackhi_epi8(none, bytes));  // codes 8-15 and 24-31
-    if constexpr (checked) {
-      low = with_nan(low);
-      high = with_nan(high);
-    }
+    const __m256i low = half_bits(_mm256_unpacklo_epi8(none, bytes));   // codes 0-7 and 16-23
+    const __m256i high = half_bits(_mm256_unpackhi_epi8(none, bytes));  // codes 8-15 and 24-31
     w[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(low));
     w[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(high));
     w[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(low, 1));
     w[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(high, 1));
   }
-  // A code in the upper byte of 16 bits -> sign, a zero exponent bit, the code's other bits.
+  // A code in the upper byte of 16 bits -> sign, a zero exponent bit, the code's other bits; NaN for NaN.
   static __m256i half_bits(__m256i upper) {
-    return _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<short>(0xbfff)));
-  }
-  static __m256i with_nan(__m256i half) {
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<short>(0xbfff)));
     const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
     return _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)));
   }
@@ -131,31 +148,85 @@ struct Simd {
     bool found() const { return _mm256_movemask_epi8(_mm256_cmpeq_epi8(highest, _mm256_set1_epi8(0x7f))) != 0; }
   };
 
-  // 32 e2m1 codes. The even columns of each 8 come out in lanes 0-3, the odd ones in lanes 4-7 (paired_columns):
-  // putting them in order would cost as much as widening them.
-  static constexpr bool paired_columns = true;
-  static void widen_e2m1(const std::byte* codes, V (&w)[4]) {
-    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    const __m256i shifts = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    const __m256i indices = _mm256_and_si256(_mm256_srlv_epi32(twice, shifts), _mm256_set1_epi8(15));
-    const __m256i upper = _mm256_shuffle_epi8(table(e2m1_upper_bytes), indices);
-    const __m256i lower = _mm256_shuffle_epi8(table(e2m1_lower_bytes), indices);
-    const __m256i first = _mm256_unpacklo_epi8(lower, upper);
-    const __m256i second = _mm256_unpackhi_epi8(lower, upper);
-    const __m256i none = _mm256_setzero_si256();
-    w[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, first));
-    w[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, first));
-    w[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, second));
-    w[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, second));
+  // Short codes are widened as bf16 pairs in 32-bit words, which come apart with a shift and a mask: register r then
+  // holds the columns 4i + r of 32 (i = 0 ... 7). Putting them in order would cost as much as widening them, so x is
+  // brought into that order instead (widen_interleaved).
+  static constexpr bool interleaved(WeightFormat format) {
+    return format == WeightFormat::fp8 || format == WeightFormat::mxfp8 || format == WeightFormat::mxfp4 ||
+           format == WeightFormat::nvfp4;
+  }
+  static constexpr int group_columns = 32;
+  static V lower_half(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static V upper_half(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+  }
+  static __m256i two_runs(const std::uint16_t* low, const std::uint16_t* high) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+                                   _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+  }
+  // out <- 32 bf16 values as fp32 in that order.
+  static void interleave(const std::uint16_t* from, float* out) {
+    const __m256i a = two_runs(from, from + 16);
+    const __m256i b = two_runs(from + 8, from + 24);
+    store(out, _mm256_shuffle_ps(lower_half(a), lower_half(b), 0x88));
+    store(out + 8, _mm256_shuffle_ps(upper_half(a), upper_half(b), 0x88));
+    store(out + 16, _mm256_shuffle_ps(lower_half(a), lower_half(b), 0xdd));
+    store(out + 24, _mm256_shuffle_ps(upper_half(a), upper_half(b), 0xdd));
+  }
+
+  // 32 e4m3 codes as value * 2^-120: moved into place, a code's bits are a bf16 of that value. Subnormal codes are
+  // subnormal there too, which costs nothing on AMD; Intel's cores take about 150 cycles for one in a product, but
+  // scaled weights hold one in 10,000. NaN codes come out as 480 * 2^-120 unless `checked`.
+  template <bool checked>
+  [[gnu::always_inline]] static inline void place_e4m3(const std::byte* codes, V (&w)[4]) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    __m256i odd = placed_bits(bytes);
+    __m256i even = placed_bits(_mm256_slli_epi16(bytes, 8));
+    if constexpr (checked) {
+      odd = with_placed_nan(odd);
+      even = with_placed_nan(even);
+    }
+    w[0] = lower_half(even);
+    w[1] = lower_half(odd);
+    w[2] = upper_half(even);
+    w[3] = upper_half(odd);
+  }
+  static __m256i placed_bits(__m256i upper) {
+    return _mm256_and_si256(_mm256_srai_epi16(upper, 4), _mm256_set1_epi16(static_cast<short>(0x87f0)));
+  }
+  static __m256i with_placed_nan(__m256i bits) {
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi16(0x7fff));
+    const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x07f0));
+    return _mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi16(0x7fc0)));
+  }
+
+  // 16 bytes of e2m1 codes times their block's scale: the table holds the products.
+  [[gnu::always_inline]] static inline __m256i e2m1_indices(const std::byte* codes) {
+    const __m256i low = _mm256_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+    const __m256i high = _mm256_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8)));
+    const __m256i shifts = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4);
+    return _mm256_and_si256(_mm256_srlv_epi32(_mm256_blend_epi32(low, high, 0xf0), shifts), _mm256_set1_epi8(15));
+  }
+  [[gnu::always_inline]] static inline void look_up_e2m1(__m256i indices, __m256i lower_table, __m256i upper_table,
+                                                         V (&w)[4]) {
+    const __m256i lower = _mm256_shuffle_epi8(lower_table, indices);
+    const __m256i upper = _mm256_shuffle_epi8(upper_table, indices);
+    const __m256i even = _mm256_unpacklo_epi8(lower, upper);
+    const __m256i odd = _mm256_unpackhi_epi8(lower, upper);
+    w[0] = lower_half(even);
+    w[1] = lower_half(odd);
+    w[2] = upper_half(even);
+    w[3] = upper_half(odd);
   }
   static __m256i table(const std::uint8_t (&bytes)[16]) {
     return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
   }
 
   // 32 columns from column k (a multiple of 32) of one row, block scales included, times 1 / code_factor(format).
-  // `checked`: NaN codes give NaN; otherwise the caller looks for them.
+  // `checked`: any codes and scales; otherwise the caller looks for NaN codes and for scales above plain_scale.
   template <WeightFormat format, bool checked>
-  static void widen_group(const std::byte* values, const std::byte* scales, std::int64_t k, V (&w)[4]) {
+  [[gnu::always_inline]] static inline void widen_group(const std::byte* values, const std::byte* scales,
+                                                        std::int64_t k, V (&w)[4]) {
     if constexpr (format == WeightFormat::f32) {
       const auto* from = reinterpret_cast<const float*>(values) + k;
       for (int i = 0; i < 4; ++i) w[i] = load(from + 8 * i);
@@ -168,27 +239,30 @@ struct Simd {
         w[i] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i)));
       }
     } else if constexpr (format == WeightFormat::fp8) {
-      widen_e4m3<checked>(values + k, w);
+      place_e4m3<checked>(values + k, w);
+      for (int i = 0; i < 4; ++i) w[i] = mul(w[i], all(placed_factor));
     } else if constexpr (format == WeightFormat::mxfp8) {
-      widen_e4m3<checked>(values + k, w);
-      const V scale = all(e8m0_values[scales[k / 32]]);
-      for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
+      place_e4m3<checked>(values + k, w);
+      if constexpr (checked) {
+        const V scale = all(e8m0_values[scales[k / 32]]);
+        for (int i = 0; i < 4; ++i) w[i] = mul(mul(w[i], all(placed_factor)), scale);
+      } else {
+        const V factor = all(placed_scales[scales[k / 32]]);
+        for (int i = 0; i < 4; ++i) w[i] = mul(w[i], factor);
+      }
     } else if constexpr (format == WeightFormat::mxfp4) {
-      widen_e2m1(values + k / 2, w);
-      const V scale = all(e8m0_values[scales[k / 32]]);
-      for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
+      const ScaledE2m1& products = e2m1_by_e8m0[scales[k / 32]];
+      look_up_e2m1(e2m1_indices(values + k / 2), table(products.lower), table(products.upper), w);
     } else {
-      widen_e2m1(values + k / 2, w);
-      const V first = all(e4m3_values[static_cast<std::uint8_t>(scales[k / 16])]);
-      const V second = all(e4m3_values[static_cast<std::uint8_t>(scales[k / 16 + 1])]);
-      w[0] = mul(w[0], first);
-      w[1] = mul(w[1], first);
-      w[2] = mul(w[2], second);
-      w[3] = mul(w[3], second);
+      const ScaledE2m1& first = e2m1_by_e4m3[scales[k / 16]];
+      const ScaledE2m1& second = e2m1_by_e4m3[scales[k / 16 + 1]];
+      look_up_e2m1(e2m1_indices(values + k / 2), _mm256_blend_epi32(table(first.lower), table(second.lower), 0xf0),
+                   _mm256_blend_epi32(table(first.upper), table(second.upper), 0xf0), w);
     }
   }
 
   static void prefetch(const std::byte* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+  static void prefetch_far(const std::byte* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1); }
 };
 
 using V = Simd::V;

@@ -12,7 +12,38 @@
 namespace m3::ops::cpu {
 namespace {
 
-alignas(64) constexpr float e2m1_values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+// The products of an e2m1 code and a scale.
+struct alignas(64) E2m1Products {
+  float value[16] = {};
+};
+template <typename Scales>
+struct E2m1ProductTables {
+  E2m1Products table[256] = {};
+  constexpr explicit E2m1ProductTables(const Scales& scales) {
+    for (int scale = 0; scale < 256; ++scale) {
+      for (int code = 0; code < 16; ++code) {
+        table[scale].value[code] = exact_product(e2m1_values[code], scales[static_cast<std::byte>(scale)]);
+      }
+    }
+  }
+  constexpr const E2m1Products& operator[](std::byte scale) const { return table[static_cast<std::uint8_t>(scale)]; }
+};
+constexpr E2m1ProductTables<E8m0Values> e2m1_by_e8m0(e8m0_values);
+constexpr E2m1ProductTables<E4m3Values> e2m1_by_e4m3(e4m3_values);
+
+// The two bytes of value / e4m3_factor as bf16 of the e4m3 codes without a sign.
+struct alignas(64) E4m3Bytes {
+  std::uint8_t lower[128] = {};
+  std::uint8_t upper[128] = {};
+  constexpr E4m3Bytes() {
+    for (int code = 0; code < 128; ++code) {
+      const auto bits = __builtin_bit_cast(std::uint32_t, e4m3_values.value[code] * (1 / e4m3_factor));
+      lower[code] = static_cast<std::uint8_t>(bits >> 16);
+      upper[code] = static_cast<std::uint8_t>(bits >> 24);
+    }
+  }
+};
+constexpr E4m3Bytes e4m3_bytes;
 
 struct Simd {
   using V = __m512;
@@ -84,61 +115,106 @@ struct Simd {
     return _mm512_scalef_ps(p, n);
   }
 
-  // 16 e4m3 codes as value · 2^-8 (see simd_avx2.h).
-  template <bool checked>
-  static V widen_e4m3(const std::byte* codes) {
-    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
-    const __m256i sign_twice = _mm256_srai_epi16(_mm256_slli_epi16(wide, 8), 1);
-    __m256i half = _mm256_and_si256(sign_twice, _mm256_set1_epi16(static_cast<short>(0xbfff)));
-    if constexpr (checked) {
+  // 32 e4m3 codes in order as value · 2^-8 (see simd_avx2.h).
+  static void widen_e4m3(const std::byte* codes, V (&w)[2]) {
+    for (int i = 0; i < 2; ++i) {
+      const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16 * i)));
+      const __m256i sign_twice = _mm256_srai_epi16(_mm256_slli_epi16(wide, 8), 1);
+      const __m256i half = _mm256_and_si256(sign_twice, _mm256_set1_epi16(static_cast<short>(0xbfff)));
       const __m256i magnitude = _mm256_and_si256(half, _mm256_set1_epi16(0x7fff));
-      half = _mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80)));
+      w[i] = _mm512_cvtph_ps(_mm256_or_si256(half, _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80))));
     }
-    return _mm512_cvtph_ps(half);
   }
 
+  // The table below knows NaN codes.
   struct NanScan {
-    __m256i highest = _mm256_setzero_si256();
-    void add(const std::byte* codes) {
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-      highest = _mm256_max_epu8(highest, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
-    }
-    bool found() const { return _mm256_movemask_epi8(_mm256_cmpeq_epi8(highest, _mm256_set1_epi8(0x7f))) != 0; }
+    void add(const std::byte*) {}
+    static constexpr bool found() { return false; }
   };
 
-  // 16 e2m1 codes of 8 bytes: each byte becomes two indices, of which the table reads the low 4 bits.
-  static constexpr bool paired_columns = false;
-  static V widen_e2m1(const std::byte* codes) {
-    const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
-    const __m512i indices = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
-    return _mm512_permutexvar_ps(indices, _mm512_load_ps(e2m1_values));
+  // 8-bit codes are widened as bf16 pairs in 32-bit words: of 64 columns, registers 0 and 1 hold the even and odd
+  // ones of the first 8 of each 16, registers 2 and 3 those of the second 8. x is brought into that order.
+  static constexpr bool interleaved(WeightFormat format) {
+    return format == WeightFormat::fp8 || format == WeightFormat::mxfp8;
+  }
+  static constexpr int group_columns = 64;
+  static V lower_half(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+  static V upper_half(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+  }
+  [[gnu::always_inline]] static inline void split(__m512i first, __m512i second, V (&w)[4]) {
+    w[0] = lower_half(first);
+    w[1] = upper_half(first);
+    w[2] = lower_half(second);
+    w[3] = upper_half(second);
+  }
+  // out <- 64 bf16 values as fp32 in that order.
+  static void interleave(const std::uint16_t* from, float* out) {
+    const __m512i a = _mm512_loadu_si512(from);
+    const __m512i b = _mm512_loadu_si512(from + 32);
+    const __m512i firsts = _mm512_setr_epi64(0, 1, 4, 5, 8, 9, 12, 13);
+    const __m512i seconds = _mm512_setr_epi64(2, 3, 6, 7, 10, 11, 14, 15);
+    V w[4];
+    split(_mm512_permutex2var_epi64(a, firsts, b), _mm512_permutex2var_epi64(a, seconds, b), w);
+    for (int i = 0; i < 4; ++i) store(out + 16 * i, w[i]);
   }
 
-  // 32 columns from column k (a multiple of 32) of one row, block scales included, times 1 / code_factor(format).
-  // `checked`: NaN codes give NaN; otherwise the caller looks for them.
+  // 64 e4m3 codes as value / e4m3_factor, NaN for NaN: a table of 128 for each byte of the bf16, then the sign.
+  [[gnu::always_inline]] static inline void look_up_e4m3(const std::byte* codes, V (&w)[4]) {
+    const __m512i bytes = _mm512_loadu_si512(codes);
+    const __m512i lower =
+        _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_bytes.lower), bytes, _mm512_load_si512(e4m3_bytes.lower + 64));
+    const __m512i magnitude =
+        _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_bytes.upper), bytes, _mm512_load_si512(e4m3_bytes.upper + 64));
+    // magnitude | (bytes & 0x80)
+    const __m512i upper = _mm512_ternarylogic_epi32(magnitude, bytes, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
+    split(_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper), w);
+  }
+
+  // 16 e2m1 codes of 8 bytes times their scale: 32-bit word i takes the byte at bit 4i, of which the table of products
+  // reads the low 4 bits.
+  [[gnu::always_inline]] static inline V look_up_e2m1(const std::byte* codes, const E2m1Products& products) {
+    const __m512i offsets =
+        _mm512_setr_epi64(0x0000000400000000, 0x0000000c00000008, 0x0000001400000010, 0x0000001c00000018,
+                          0x0000002400000020, 0x0000002c00000028, 0x0000003400000030, 0x0000003c00000038);
+    long long word;
+    __builtin_memcpy(&word, codes, 8);
+    const __m512i indices = _mm512_multishift_epi64_epi8(offsets, _mm512_set1_epi64(word));
+    return _mm512_permutexvar_ps(indices, _mm512_load_ps(products.value));
+  }
+
+  // 64 columns from column k (a multiple of 64) of one row, block scales included, times 1 / code_factor(format).
+  // `checked` makes no difference here.
   template <WeightFormat format, bool checked>
-  static void widen_group(const std::byte* values, const std::byte* scales, std::int64_t k, V (&w)[2]) {
-    for (int i = 0; i < 2; ++i) {
-      const std::int64_t column = k + 16 * i;
-      if constexpr (format == WeightFormat::f32) {
-        w[i] = load(reinterpret_cast<const float*>(values) + column);
-      } else if constexpr (format == WeightFormat::bf16) {
-        w[i] = load_bf16(reinterpret_cast<const std::uint16_t*>(values) + column);
-      } else if constexpr (format == WeightFormat::f16) {
-        w[i] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + 2 * column)));
-      } else if constexpr (format == WeightFormat::fp8) {
-        w[i] = widen_e4m3<checked>(values + column);
-      } else if constexpr (format == WeightFormat::mxfp8) {
-        w[i] = mul(widen_e4m3<checked>(values + column), all(e8m0_values[scales[k / 32]]));
-      } else if constexpr (format == WeightFormat::mxfp4) {
-        w[i] = mul(widen_e2m1(values + column / 2), all(e8m0_values[scales[k / 32]]));
-      } else {
-        w[i] = mul(widen_e2m1(values + column / 2), all(e4m3_values[static_cast<std::uint8_t>(scales[column / 16])]));
+  [[gnu::always_inline]] static inline void widen_group(const std::byte* values, const std::byte* scales,
+                                                        std::int64_t k, V (&w)[4]) {
+    if constexpr (format == WeightFormat::fp8) {
+      look_up_e4m3(values + k, w);
+    } else if constexpr (format == WeightFormat::mxfp8) {
+      look_up_e4m3(values + k, w);
+      const V scale =
+          _mm512_mask_blend_ps(0xff00, all(e8m0_values[scales[k / 32]]), all(e8m0_values[scales[k / 32 + 1]]));
+      for (int i = 0; i < 4; ++i) w[i] = mul(w[i], scale);
+    } else {
+      for (int i = 0; i < 4; ++i) {
+        const std::int64_t column = k + 16 * i;
+        if constexpr (format == WeightFormat::f32) {
+          w[i] = load(reinterpret_cast<const float*>(values) + column);
+        } else if constexpr (format == WeightFormat::bf16) {
+          w[i] = load_bf16(reinterpret_cast<const std::uint16_t*>(values) + column);
+        } else if constexpr (format == WeightFormat::f16) {
+          w[i] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + 2 * column)));
+        } else if constexpr (format == WeightFormat::mxfp4) {
+          w[i] = look_up_e2m1(values + column / 2, e2m1_by_e8m0[scales[column / 32]]);
+        } else {
+          w[i] = look_up_e2m1(values + column / 2, e2m1_by_e4m3[scales[column / 16]]);
+        }
       }
     }
   }
 
   static void prefetch(const std::byte* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+  static void prefetch_far(const std::byte* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1); }
 };
 
 using V = Simd::V;

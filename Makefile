@@ -16,7 +16,7 @@ run: ## ./run; ARGS="--prompt Hello" for m3 run
 test: ## ./test; ARGS="-R tokenizer" for ctest
 	@./test $(ARGS)
 
-bench: ## the micro-benchmarks; ARGS for Google Benchmark
+bench: ## CPU speeds beside their limits; with ARGS the micro-benchmarks (Google Benchmark)
 	@scripts/bench.sh $(ARGS)
 
 fuzz: ## every fuzz target for 60 s each (clang, in build/asan); ARGS="NAME SECONDS" for one

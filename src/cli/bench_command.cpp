@@ -6,6 +6,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/common.h"
 #include "src/engine/benchmark.h"
+#include "src/engine/profile.h"
 #include "src/ops/machine_limits.h"
 
 namespace m3::cli {
@@ -16,11 +17,14 @@ using Json = nlohmann::ordered_json;
 
 struct BenchOptions {
   ModelOptions model;
-  std::string random_config, format = "bf16", isa;
+  std::string random_config, format = "bf16";
+  std::vector<std::string> isas = {""};
+  std::vector<int> thread_counts;  // empty: --threads
   std::vector<std::int64_t> batches = {1}, contexts = {0}, engine;
   std::int64_t prompt = 512;
   int layers = 0, experts = 0, repeats = 5;
   bool json = false;
+  bool profile = false;
   bool format_given = false;
 };
 
@@ -66,79 +70,137 @@ std::string layer_map(const ModelConfig& config) {
   return map;
 }
 
-void run(const BenchOptions& options) {
-  const std::int64_t batch = *std::ranges::max_element(options.batches);
-  const std::int64_t context = *std::ranges::max_element(options.contexts);
-  if (*std::ranges::min_element(options.batches) < 1) fail_usage("--batch takes numbers from 1");
-  if (*std::ranges::min_element(options.contexts) < 0) fail_usage("--context takes numbers from 0");
-  Checkpoint checkpoint = open_model(options);
-  if (!options.engine.empty()) {
-    if (!options.random_config.empty()) fail_usage("--engine needs a tokenizer: give a checkpoint, no --random-config");
-    return bench_engine(std::move(checkpoint),
-                        {options.model, options.isa, options.engine, options.repeats, options.json});
+// What one set of passes is held against.
+struct MachineLimits {
+  double read = 0;     // bytes a second
+  double compute = 0;  // fp32 operations a second
+};
+
+void note(const BenchOptions& options, const std::string& line) {
+  if (!options.json) write_output(line);
+}
+
+// The operations of `passes` passes that took `seconds` each, with each one's share of its limit: the time that its
+// bytes or its operations take at best, whichever is longer.
+void show_profile(const BenchOptions& options, const engine::Profile& profile, double seconds,
+                  const MachineLimits& limits, Json& row) {
+  const double passes = options.repeats;
+  double all = 0;
+  for (const engine::Profile::Entry& entry : profile.entries()) all += entry.seconds / passes;
+  note(options, fmt::format("  {:<22} {:>5} {:>9} {:>8} {:>9} {:>9} {:>9}\n", "operation", "calls", "ms", "of time",
+                            "GB read", "GFLOP", "of limit"));
+  row["profile"] = Json::array();
+  for (const engine::Profile::Entry& entry : profile.entries()) {
+    const double own = entry.seconds / passes;
+    const double limit = std::max(entry.bytes / passes / limits.read, entry.operations / passes / limits.compute);
+    const bool reads = entry.bytes / limits.read >= entry.operations / limits.compute;
+    note(options, fmt::format("  {:<22} {:>5} {:>9.3f} {:>7.1f}% {:>9.4f} {:>9.2f} {:>8.0f}% of {}\n", entry.operation,
+                              entry.calls / options.repeats, own * 1e3, own / all * 100, entry.bytes / passes / 1e9,
+                              entry.operations / passes / 1e9, limit / own * 100, reads ? "read" : "peak"));
+    row["profile"].push_back({{"operation", entry.operation},
+                              {"calls", entry.calls / options.repeats},
+                              {"seconds", own},
+                              {"bytes", entry.bytes / passes},
+                              {"operations", entry.operations / passes},
+                              {"limit", reads ? "read" : "compute"},
+                              {"share_of_limit", limit / own}});
   }
+  note(options, fmt::format("  operations {:.2f} ms (mean), a pass {:.2f} ms (median)\n\n", all * 1e3, seconds * 1e3));
+}
+
+// One instruction set and number of threads.
+Json run_variant(const BenchOptions& options, const std::string& isa, int threads, Checkpoint& checkpoint) {
+  const std::int64_t batch = *std::ranges::max_element(options.batches);
   const EngineOptions& engine = options.model.engine;
+  engine::Profile profile;
   engine::LoadedModelOptions load;
   load.device = engine.device;
-  load.isa = options.isa;
-  load.threads = engine.threads;
-  load.max_model_len = context + std::max<std::int64_t>(options.prompt, 1);
+  load.isa = isa;
+  load.threads = threads;
+  load.max_model_len = *std::ranges::max_element(options.contexts) + std::max<std::int64_t>(options.prompt, 1);
   load.max_batched_tokens = std::max(engine.max_num_batched_tokens, batch);
   load.max_sequences = batch;
   load.max_logits_rows = batch;
   load.full_contexts = batch;
   load.kv_cache_dtype = engine.kv_cache_dtype;
   load.index_cache_dtype = engine.index_cache_dtype;
+  if (options.profile) load.profile = &profile;
   engine::LoadedModel model(std::move(checkpoint), load);
 
-  const double read_limit = ops::measure_read_bandwidth(model.threads());
-  const double compute_limit = ops::measure_fp32_peak(model.threads(), options.isa);
+  const MachineLimits limits{ops::measure_read_bandwidth(model.threads()),
+                             ops::measure_fp32_peak(model.threads(), isa)};
   const bool in_cache = model.checkpoint().text_weight_bytes() < ops::last_cache_bytes();
   Json out = {{"backend", model.backend().description()},
               {"layers", layer_map(model.config())},
               {"weight_bytes", model.checkpoint().text_weight_bytes()},
-              {"read_bytes_per_second", read_limit},
-              {"fp32_operations_per_second", compute_limit},
+              {"read_bytes_per_second", limits.read},
+              {"fp32_operations_per_second", limits.compute},
               {"rows", Json::array()}};
-  const auto note = [&](const std::string& line) {
-    if (!options.json) write_output(line);
-  };
-  note(
-      fmt::format("{}; {} layers {} (S sparse, D dense), {:.2f} GB of weights{}\nlimits measured now: read {:.1f} "
-                  "GB/s, fp32 {:.0f} GFLOP/s\n\n",
-                  model.backend().description(), model.config().num_hidden_layers, layer_map(model.config()),
-                  static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
-                  in_cache ? ", which fit the last cache: shares of the read limit mean little" : "", read_limit / 1e9,
-                  compute_limit / 1e9));
-  note(fmt::format("{:<8} {:>6} {:>8} {:>11} {:>11} {:>9} {:>7} {:>9} {:>8}\n", "phase", "batch", "context", "tokens/s",
-                   "ms a pass", "GB read", "of read", "GFLOP", "of peak"));
+  note(options,
+       fmt::format("{}; {} layers {} (S sparse, D dense), {:.2f} GB of weights{}\nlimits measured now: read {:.1f} "
+                   "GB/s, fp32 {:.0f} GFLOP/s\n\n",
+                   model.backend().description(), model.config().num_hidden_layers, layer_map(model.config()),
+                   static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
+                   in_cache ? ", which fit the last cache: shares of the read limit mean little" : "",
+                   limits.read / 1e9, limits.compute / 1e9));
+  const std::string header = fmt::format("{:<8} {:>6} {:>8} {:>11} {:>11} {:>9} {:>7} {:>9} {:>8}\n", "phase", "batch",
+                                         "context", "tokens/s", "ms a pass", "GB read", "of read", "GFLOP", "of peak");
+  if (!options.profile) note(options, header);
   const auto show = [&](const char* phase, std::int64_t size, std::int64_t cached, std::int64_t tokens,
                         const engine::Timing& timing) {
     const double read = timing.work.weight_bytes + timing.work.cache_bytes;
     const double tokens_per_second = static_cast<double>(tokens) / timing.seconds;
-    const double read_share = read / timing.seconds / read_limit;
-    const double compute_share = timing.work.operations / timing.seconds / compute_limit;
-    note(fmt::format("{:<8} {:>6} {:>8} {:>11.1f} {:>11.2f} {:>9.3f} {:>6.0f}% {:>9.1f} {:>7.0f}%\n", phase, size,
-                     cached, tokens_per_second, timing.seconds * 1e3, read / 1e9, read_share * 100,
-                     timing.work.operations / 1e9, compute_share * 100));
-    out["rows"].push_back({{"phase", phase},
-                           {"batch", size},
-                           {"context", cached},
-                           {"tokens_per_second", tokens_per_second},
-                           {"seconds", timing.seconds},
-                           {"weight_bytes", timing.work.weight_bytes},
-                           {"cache_bytes", timing.work.cache_bytes},
-                           {"operations", timing.work.operations},
-                           {"read_share", read_share},
-                           {"compute_share", compute_share}});
+    const double read_share = read / timing.seconds / limits.read;
+    const double compute_share = timing.work.operations / timing.seconds / limits.compute;
+    if (options.profile) note(options, header);
+    note(options, fmt::format("{:<8} {:>6} {:>8} {:>11.1f} {:>11.2f} {:>9.3f} {:>6.0f}% {:>9.1f} {:>7.0f}%\n", phase,
+                              size, cached, tokens_per_second, timing.seconds * 1e3, read / 1e9, read_share * 100,
+                              timing.work.operations / 1e9, compute_share * 100));
+    Json row = {{"phase", phase},
+                {"batch", size},
+                {"context", cached},
+                {"tokens_per_second", tokens_per_second},
+                {"seconds", timing.seconds},
+                {"weight_bytes", timing.work.weight_bytes},
+                {"cache_bytes", timing.work.cache_bytes},
+                {"operations", timing.work.operations},
+                {"read_share", read_share},
+                {"compute_share", compute_share}};
+    if (options.profile) show_profile(options, profile, timing.seconds, limits, row);
+    out["rows"].push_back(std::move(row));
   };
   for (const std::int64_t cached : options.contexts) {
-    if (options.prompt > 0)
-      show("prefill", 1, cached, options.prompt, engine::time_prefill(model, options.prompt, cached, options.repeats));
-    for (const std::int64_t size : options.batches)
-      show("decode", size, cached, size, engine::time_decode(model, size, cached, options.repeats));
+    if (options.prompt > 0) {
+      const engine::Timing timing = engine::time_prefill(model, options.prompt, cached, options.repeats, &profile);
+      show("prefill", 1, cached, options.prompt, timing);
+    }
+    for (const std::int64_t size : options.batches) {
+      show("decode", size, cached, size, engine::time_decode(model, size, cached, options.repeats, &profile));
+    }
   }
-  if (options.json) write_output(out.dump(2) + "\n");
+  note(options, "\n");
+  checkpoint = std::move(model).release_checkpoint();
+  return out;
+}
+
+void run(const BenchOptions& options) {
+  if (*std::ranges::min_element(options.batches) < 1) fail_usage("--batch takes numbers from 1");
+  if (*std::ranges::min_element(options.contexts) < 0) fail_usage("--context takes numbers from 0");
+  Checkpoint checkpoint = open_model(options);
+  if (!options.engine.empty()) {
+    if (!options.random_config.empty()) fail_usage("--engine needs a tokenizer: give a checkpoint, no --random-config");
+    if (options.profile || options.isas.size() > 1 || !options.thread_counts.empty())
+      fail_usage("--engine takes no --profile, no --scaling and one --isa");
+    return bench_engine(std::move(checkpoint),
+                        {options.model, options.isas.front(), options.engine, options.repeats, options.json});
+  }
+  std::vector<int> thread_counts = options.thread_counts;
+  if (thread_counts.empty()) thread_counts = {options.model.engine.threads};
+  Json runs = Json::array();
+  for (const std::string& isa : options.isas) {
+    for (const int threads : thread_counts) runs.push_back(run_variant(options, isa, threads, checkpoint));
+  }
+  if (options.json) write_output((runs.size() == 1 ? runs.front() : runs).dump(2) + "\n");
 }
 
 }  // namespace
@@ -157,7 +219,15 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 16));
   command.add_option("--experts", options->experts, "Cut the random model to this many routed experts")
       ->check(CLI::Range(1, 1 << 16));
-  command.add_option("--isa", options->isa, "Force the cpu backend's instruction set: avx2 or avx512");
+  command
+      .add_option("--isa", options->isas,
+                  "Force the cpu backend's instruction set: avx2 or avx512; a list is run one by one")
+      ->delimiter(',');
+  command
+      .add_option("--scaling", options->thread_counts,
+                  "Numbers of threads, 1,2,4: everything is run with each, limits included")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
   command.add_option("--batch", options->batches, "Sequences that decode together; a list 1,8,32 is run one by one")
       ->delimiter(',');
   command.add_option("--context", options->contexts, "Tokens already in the cache; a list is run one by one")
@@ -172,6 +242,7 @@ void add_bench_command(CLI::App& app) {
       .add_option("--engine", options->engine,
                   "Instead: the engine's rate at so many concurrent requests, beside the model's at that batch")
       ->delimiter(',');
+  command.add_flag("--profile", options->profile, "Time by operation, each beside its limit");
   command.add_flag("--json", options->json, "Print one JSON object");
   command.callback([&command, options] {
     options->format_given = command.count("--format") > 0;

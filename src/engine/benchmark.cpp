@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/engine/profile.h"
 
 namespace m3::engine {
 
@@ -147,7 +148,7 @@ void fill_pages(LoadedModel& model, std::span<const std::int32_t> pages, std::ui
   });
 }
 
-Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats) {
+Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats, Profile* profile) {
   std::vector<std::unique_ptr<kv::SequencePages>> sequences;
   for (std::int64_t s = 0; s < batch; ++s)
     sequences.push_back(make_context(model, context, static_cast<std::uint64_t>(s) + 1));
@@ -169,13 +170,14 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
     const auto start = std::chrono::steady_clock::now();
     model.forward(ragged, rows, pass == 0 ? experts.taps(batch) : model::ForwardTaps{});
     if (pass > 0) seconds.push_back(seconds_since(start));
+    if (pass == 0 && profile != nullptr) profile->clear();
     for (auto& sequence : sequences) sequence->truncate(context);
   }
   return {median(seconds), count_work(model, static_cast<double>(batch), static_cast<double>(batch),
                                       static_cast<double>(context), experts)};
 }
 
-Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats) {
+Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats, Profile* profile) {
   const auto sequence = make_context(model, context, 1);
   const std::vector<std::int32_t> ids = random_ids(tokens, model.config().vocab_size, 23);
   ExpertCount experts(model.config());
@@ -195,6 +197,7 @@ Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t contex
                     pass == 0 ? experts.taps(count) : model::ForwardTaps{});
     }
     if (pass > 0) seconds.push_back(seconds_since(start));
+    if (pass == 0 && profile != nullptr) profile->clear();
     sequence->truncate(context);
   }
   return {median(seconds), count_work(model, static_cast<double>(tokens), 1, static_cast<double>(context), experts)};

@@ -19,12 +19,17 @@ struct Timing {
   Work work;
 };
 
+class Profile;
+
 // One token for each of `batch` sequences that have `context` tokens already. `repeats` passes are timed.
-Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats);
+// `profile`, if the model was given one, holds these passes afterwards.
+Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats,
+                   Profile* profile = nullptr);
 
 // `tokens` new tokens of one sequence on top of `context` cached ones, in passes of the model's batch maximum, with
 // the last token's logits.
-Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats);
+Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats,
+                    Profile* profile = nullptr);
 
 // Writes random K, V and index-K of unit variance into pages, straight. Deterministic in `seed`.
 void fill_pages(LoadedModel& model, std::span<const std::int32_t> pages, std::uint64_t seed);

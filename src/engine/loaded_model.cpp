@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/engine/profile.h"
 
 namespace m3::engine {
 
@@ -42,6 +43,7 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
     : options_(options), checkpoint_(std::move(checkpoint)), threads_(options.threads) {
   const std::string device = resolve_device(options.device);
   backend_ = ops::make_backend({.name = device, .numerics = options.numerics, .isa = options.isa}, threads_);
+  if (options.profile != nullptr) backend_ = make_profiled(std::move(backend_), *options.profile);
   model_ = std::make_unique<model::TextModel>(checkpoint_.config(), checkpoint_.weights(), *backend_);
 
   const kv::PageLayout layout = kv::make_page_layout(

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/base/thread_pool.h"
@@ -16,6 +17,8 @@
 #include "src/ops/backends.h"
 
 namespace m3::engine {
+
+class Profile;
 
 struct LoadedModelOptions {
   std::string device = "auto";  // "auto", "cpu", "scalar"
@@ -32,6 +35,7 @@ struct LoadedModelOptions {
   double memory_utilization = 0.9;         // of the memory available: for working memory and cache
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
+  Profile* profile = nullptr;              // told of every operation; must outlive the model
 };
 
 // "auto" as the name of a backend: cpu where this machine can run it, else scalar.
@@ -42,6 +46,7 @@ class LoadedModel {
   LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& options);
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
+  Checkpoint release_checkpoint() && { return std::move(checkpoint_); }
   const ModelConfig& config() const { return checkpoint_.config(); }
   ops::Backend& backend() { return *backend_; }
   ThreadPool& threads() { return threads_; }

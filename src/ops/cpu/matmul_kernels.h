@@ -212,6 +212,10 @@ void widen_panel(const MatmulCall& call, std::int64_t k, std::int64_t count) {
   for (std::int64_t r = 0; r < call.rows; ++r) {
     const RowBytes bytes = row_of<format>(*call.weight, call.first + r);
     float* out = call.panel + r * k_block;
+    // The next slice of the panel's rows, or the first slice of the rows after them, comes while this one is computed.
+    const std::byte* next = k + k_block < columns ? bytes.values + code_bytes(format, k + k_block)
+                                                  : bytes.values + call.rows * code_bytes(format, columns);
+    for (std::int64_t at = 0; at < code_bytes(format, k_block); at += 64) Simd::prefetch_far(next + at);
     const std::int64_t left = columns - k;  // padded columns follow
     const std::int64_t whole = count <= left ? count : left / column_group * column_group;
     const auto widen = [&](const RowBytes& from, std::int64_t column, std::int64_t at) {

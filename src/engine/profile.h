@@ -1,0 +1,41 @@
+// Time by operation, each with the work that it must do at least: what `m3 bench --profile` prints.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/ops/ops.h"
+
+namespace m3::engine {
+
+class Profile {
+ public:
+  struct Entry {
+    std::string operation;  // "linear [9856, 6144]", "attend_sparse", ...
+    std::int64_t calls = 0;
+    double seconds = 0;
+    double bytes = 0;       // that must be read: weights as stored, K, V and index-K once a sequence, activations
+    double operations = 0;  // multiplications and additions of products, useful ones only
+  };
+
+  // Called before the clock is read. A backend whose operations run behind the host waits for its device here.
+  std::function<void()> wait;
+  // Whether routing results can be read by the host; otherwise the expected number of different experts counts.
+  bool host_results = true;
+
+  void add(const std::string& operation, double seconds, double bytes, double operations);
+  void clear() { entries_.clear(); }
+  const std::vector<Entry>& entries() const { return entries_; }  // in the order of their first calls
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+// A backend that does what `backend` does and tells `profile` about each call. Its results are the same; batches'
+// positions and sequences must be readable by the host.
+std::unique_ptr<ops::Backend> make_profiled(std::unique_ptr<ops::Backend> backend, Profile& profile);
+
+}  // namespace m3::engine

@@ -5,6 +5,9 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
+find_package(Boost 1.81 REQUIRED) # Asio and Beast, headers only
+find_package(OpenSSL REQUIRED)
+find_package(prometheus-cpp REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 
 add_library(m3_dependencies INTERFACE)

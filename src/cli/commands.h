@@ -13,5 +13,6 @@ void add_run_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_serve_command(CLI::App& app);
 
 }  // namespace m3::cli

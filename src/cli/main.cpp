@@ -71,6 +71,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "m3 " + std::string(m3::version()));
   app.require_subcommand(0, 1);
   m3::cli::add_run_command(app);
+  m3::cli::add_serve_command(app);
   m3::cli::add_trace_command(app);
   m3::cli::add_eval_command(app);
   m3::cli::add_bench_command(app);

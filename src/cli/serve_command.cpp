@@ -1,0 +1,75 @@
+// m3 serve: the HTTP server.
+#include <pthread.h>
+
+#include <csignal>
+#include <ctime>
+
+#include "src/base/console.h"
+#include "src/base/error.h"
+#include "src/cli/commands.h"
+#include "src/cli/common.h"
+#include "src/cli/serve_options.h"
+#include "src/server/server.h"
+
+namespace m3::cli {
+namespace {
+
+// SIGTERM and SIGINT are taken by sigtimedwait() below, so every thread must have them blocked.
+sigset_t block_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+void print_ready(const server::Server& server) {
+  const server::Model& model = server.model();
+  const ModelInfo& info = model.engine->info();
+  write_error(fmt::format("m3: {} on {}: {:.1f} MB of weights, context {} tokens\n", server.served_name(), info.backend,
+                          static_cast<double>(info.weight_bytes) / 1e6, info.max_model_len));
+  write_error(fmt::format("m3: cache {} pages = {} tokens ({:.1f} MB); {} samples at once, {:.1f} of full context\n",
+                          info.cache_pages, info.cache_tokens,
+                          static_cast<double>(info.cache_token_bytes * info.cache_tokens) / 1e6, info.max_num_seqs,
+                          info.max_concurrency));
+  if (!model.chat_template) write_error(fmt::format("m3: no chat: {}\n", model.no_template));
+  write_error(fmt::format("m3: ready at {}\n", server.url()));
+}
+
+void serve(const CLI::App& command, const ServeOptions& options) {
+  const sigset_t signals = block_signals();
+  const server::ServerOptions server_options = options.finish(command);
+  EngineOptions engine = options.model.engine;
+  engine.checkpoint = options.model.path();
+  server::Server server(server_options, [&](const LoadProgress& progress) {
+    return server::load_model(engine, options.chat_template, progress);
+  });
+  write_error(fmt::format("m3: loading {}; listening at {}\n", engine.checkpoint, server.url()));
+  bool announced = false;
+  while (true) {
+    if (const std::optional<int> code = server.wait_for(std::chrono::milliseconds(0))) {
+      if (*code != 0) server.wait_until_loaded();  // throws what went wrong while loading
+      if (*code != 0) throw CLI::RuntimeError(*code);
+      return;
+    }
+    if (!announced && server.state() == server::Server::State::ready) {
+      announced = true;
+      print_ready(server);
+    }
+    const timespec moment = {0, 20'000'000};
+    if (sigtimedwait(&signals, nullptr, &moment) > 0) server.shut_down();
+  }
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand("serve", "Serve the OpenAI and Anthropic APIs over HTTP");
+  const auto options = std::make_shared<ServeOptions>();
+  add_model_options(command, options->model);
+  add_serve_options(command, *options);
+  command.callback([&command, options] { serve(command, *options); });
+}
+
+}  // namespace m3::cli

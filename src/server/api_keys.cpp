@@ -1,0 +1,41 @@
+#include "src/server/api_keys.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include "src/base/error.h"
+
+namespace m3::server {
+
+ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) digests_.push_back(digest(key));
+}
+
+ApiKeys::Digest ApiKeys::digest(std::string_view text) {
+  Digest out{};
+  if (EVP_Digest(text.data(), text.size(), out.data(), nullptr, EVP_sha256(), nullptr) != 1) {
+    fail_internal("SHA-256 is not available");
+  }
+  return out;
+}
+
+bool ApiKeys::allow(const HttpRequest& request) const {
+  if (digests_.empty()) return true;
+  std::string_view shown;
+  if (const auto header = request.header("authorization")) {
+    constexpr std::string_view scheme = "bearer ";
+    bool bearer = header->size() > scheme.size();
+    for (std::size_t i = 0; bearer && i < scheme.size(); ++i) {
+      bearer = std::tolower(static_cast<unsigned char>((*header)[i])) == scheme[i];
+    }
+    if (bearer) shown = header->substr(scheme.size());
+  } else if (const auto key = request.header("x-api-key")) {
+    shown = *key;
+  }
+  const Digest given = digest(shown);
+  int found = 0;
+  for (const Digest& known : digests_) found |= CRYPTO_memcmp(known.data(), given.data(), given.size()) == 0 ? 1 : 0;
+  return found != 0;
+}
+
+}  // namespace m3::server

@@ -1,0 +1,147 @@
+#include "src/server/chat_call.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "src/chat/reply_rules.h"
+#include "src/server/errors.h"
+#include "src/server/sampling_fields.h"
+
+namespace m3::server {
+
+using chat::Kind;
+using chat::Value;
+
+namespace {
+
+// Fields that the chat layer reads (src/chat/messages.h).
+void skip_chat_fields(Fields& fields) {
+  fields.ignore({"messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "thinking",
+                 "reasoning_effort", "add_generation_prompt", "continue_final_message"});
+}
+
+// Fields that clients send and that are fine as long as they ask for nothing.
+void read_harmless(Fields& fields) {
+  fields.ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"});
+  fields.only("store", false, "replies are not stored here; leave it out or give false");
+  fields.only("service_tier", {"auto", "default"}, "there is one tier here; leave it out or give \"auto\"");
+  fields.only("verbosity", {"medium"}, "the model has no such setting");
+  fields.only("use_beam_search", false, "beam search is not implemented");
+  fields.only("early_stopping", false, "it belongs to beam search, which is not implemented");
+  fields.only("spaces_between_special_tokens", true, "only true is implemented");
+  fields.only("skip_special_tokens", true, "only true is implemented");
+  fields.only("add_special_tokens", false, "the chat template writes the special tokens; only false is implemented");
+  if (const auto penalty = fields.number("length_penalty", -1e6, 1e6); penalty && *penalty != 1) {
+    refuse("length_penalty", "it belongs to beam search, which is not implemented");
+  }
+  if (const auto modalities = fields.strings("modalities", 8)) {
+    for (const std::string& modality : *modalities) {
+      if (modality != "text") refuse("modalities", fmt::format("'{}': the model writes text only", modality));
+    }
+  }
+}
+
+void refuse_foreign(Fields& fields) {
+  fields.refuse_if_given("functions", "the old form of tools is not implemented; use 'tools'");
+  fields.refuse_if_given("function_call", "the old form of tool_choice is not implemented; use 'tool_choice'");
+  fields.refuse_if_given("audio", "the model neither hears nor speaks");
+  fields.refuse_if_given("web_search_options", "there is no web search here");
+  fields.refuse_if_given("chat_template",
+                         "a template in a request is not accepted; start the server with --chat-template");
+  fields.refuse_if_given("documents", "the model's template has no place for documents; put them into a message");
+  for (const char* name :
+       {"best_of", "truncate_prompt_tokens", "allowed_token_ids", "bad_words", "logits_processors",
+        "mm_processor_kwargs", "media_io_kwargs", "kv_transfer_params", "vllm_xargs", "repetition_detection"}) {
+    fields.refuse_if_given(name, "not implemented");
+  }
+}
+
+void read_stream_options(Fields& fields, ChatCall& call) {
+  call.stream = fields.boolean("stream").value_or(false);
+  auto options = fields.object("stream_options");
+  if (!options) return;
+  if (!call.stream) refuse("stream_options", "only with \"stream\": true");
+  call.include_usage = options->boolean("include_usage").value_or(false);
+  call.continuous_usage = call.include_usage && options->boolean("continuous_usage_stats").value_or(false);
+  options->ignore({"include_obfuscation"});
+  options->finish(false);
+}
+
+void read_logprobs(Fields& fields, const ServerOptions& options, ChatCall& call) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, options.max_logprobs);
+  if (top && *top > 0 && !wanted) refuse("top_logprobs", "only with \"logprobs\": true");
+  if (wanted) call.request.logprobs = static_cast<int>(top.value_or(0));
+}
+
+void read_lengths(Fields& fields, ChatCall& call) {
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  const auto old_name = fields.integer("max_tokens", 1, most);
+  const auto limit = fields.integer("max_completion_tokens", 1, most);
+  call.request.max_tokens = limit ? limit : old_name;
+}
+
+void read_echo(Fields& fields, ChatCall& call) {
+  if (!fields.boolean("echo").value_or(false)) return;
+  const Value& last = call.chat.messages.items().back();
+  const Value* role = last.as_dict().find("role");
+  const Value* content = last.as_dict().find("content");
+  if (role->bytes() == "assistant" && content != nullptr && content->is(Kind::string)) call.echo = content->bytes();
+}
+
+}  // namespace
+
+const chat::ChatTemplate& require_template(const Model& model) {
+  if (!model.chat_template) {
+    throw ApiError(400, "this checkpoint has no chat template, so it cannot chat (" + model.no_template +
+                            "); use /v1/completions, or start the server with --chat-template FILE");
+  }
+  return *model.chat_template;
+}
+
+std::vector<TokenId> encode_chat(const Model& model, const chat::ChatRequest& request) {
+  return chat::encode_prompt(model.tokenizer, chat::render_prompt(require_template(model), request));
+}
+
+void check_prompt_length(const Model& model, std::size_t tokens, const std::string& param) {
+  const std::int64_t most = model.engine->info().max_model_len;
+  if (static_cast<std::int64_t>(tokens) < most) return;
+  throw ApiError(400,
+                 fmt::format("{}: the prompt has {} tokens, but the context holds {}, of which at least one is for the "
+                             "reply; shorten it or raise --max-model-len",
+                             param, tokens, most),
+                 param, "context_length_exceeded");
+}
+
+ChatCall read_chat_call(const Server& server, const Value& body) {
+  const Model& model = server.model();
+  const ServerOptions& options = server.options();
+  Fields fields(body);
+  ChatCall call;
+  call.model = read_model_name(fields, server);
+  skip_chat_fields(fields);
+  read_harmless(fields);
+  refuse_foreign(fields);
+  read_stream_options(fields, call);
+  read_logprobs(fields, options, call);
+  read_lengths(fields, call);
+  read_sampling(fields, model, options, call.request);
+  call.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  call.reasoning_split = fields.boolean("reasoning_split").value_or(true);
+  call.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  call.tokens_as_ids = fields.boolean("return_tokens_as_token_ids").value_or(options.return_tokens_as_ids);
+  fields.ignore({"echo"});
+  fields.ignore({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+                 "guided_grammar", "thinking_budget", "thinking_token_budget"});  // apply_reply_rules() reads them
+  fields.finish(options.allow_unknown_fields);
+  require_template(model);
+  call.chat = chat::parse_chat_request(body);
+  chat::apply_reply_rules(body, call.chat, model.tokenizer, call.request);
+  read_echo(fields, call);
+  call.request.prompt_ids = encode_chat(model, call.chat);
+  check_prompt_length(model, call.request.prompt_ids.size(), "messages");
+  return call;
+}
+
+}  // namespace m3::server

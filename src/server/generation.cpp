@@ -1,0 +1,157 @@
+#include "src/server/generation.h"
+
+#include <mutex>
+
+#include "src/server/server.h"
+
+namespace m3::server {
+namespace {
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(Server& server, std::shared_ptr<Exchange> exchange, std::unique_ptr<ReplyWriter> writer)
+      : server_(server),
+        engine_(*server.model().engine),
+        exchange_(std::move(exchange)),
+        writer_(std::move(writer)),
+        queue_(server.workers()) {}
+
+  void start(std::vector<Request> requests) {
+    for (const Request& request : requests) open_ += request.samples;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      RequestId id = 0;
+      try {
+        id = engine_.submit(std::move(requests[i]),
+                            [self = shared_from_this(), i](const Event& event) { self->push(i, event); });
+      } catch (...) {
+        cancel();  // the ones before; their events wait for a beginning that never comes
+        throw;
+      }
+      const std::lock_guard lock(mutex_);
+      ids_.push_back(id);
+    }
+    const std::weak_ptr<Generation> weak = weak_from_this();
+    const auto cancel_weakly = [weak] {
+      if (const auto self = weak.lock()) self->cancel();
+    };
+    key_ = server_.generations().add(exchange_->request().id, cancel_weakly);
+    exchange_->on_gone(cancel_weakly);
+    queue_.post([self = shared_from_this()] {
+      self->began_ = true;
+      self->writer_->begin();
+      self->drain();
+    });
+  }
+
+ private:
+  struct Arrived {
+    std::size_t request;
+    Event event;
+  };
+
+  // On the engine's thread.
+  void push(std::size_t request, const Event& event) {
+    {
+      const std::lock_guard lock(mutex_);
+      arrived_.push_back({request, event});
+      if (posted_) return;
+      posted_ = true;
+    }
+    queue_.post([self = shared_from_this()] { self->drain(); });
+  }
+
+  void cancel() {
+    std::vector<RequestId> ids;
+    {
+      const std::lock_guard lock(mutex_);
+      ids = ids_;
+    }
+    for (const RequestId id : ids) engine_.cancel(id);
+  }
+
+  void drain() {
+    if (!began_ || done_) return;
+    std::vector<Arrived> batch;
+    {
+      const std::lock_guard lock(mutex_);
+      batch.swap(arrived_);
+      posted_ = false;
+    }
+    try {
+      for (const Arrived& arrived : batch) {
+        if (done_) return;
+        handle(arrived);
+      }
+      if (done_) return;
+      const auto now = Clock::now();
+      if (const auto due = writer_->due(); due && *due <= now) writer_->tick(now);
+      set_alarm();
+    } catch (...) {
+      end_with(to_api_error(std::current_exception()));
+    }
+  }
+
+  void handle(const Arrived& arrived) {
+    const Event& event = arrived.event;
+    if (event.finish == FinishReason::error) return end_with(ApiError(500, event.error));
+    writer_->event(arrived.request, event, Clock::now());
+    if (event.finish == FinishReason::none) return;
+    if (--open_ > 0) return;
+    writer_->finish();
+    end();
+  }
+
+  void end_with(const ApiError& error) {
+    cancel();
+    server_.log().error(error.what(), {{"request_id", exchange_->request().id}});
+    if (exchange_->begun()) {
+      writer_->fail(error);
+    } else {
+      exchange_->send(error_reply(error, exchange_->request()));
+    }
+    end();
+  }
+
+  void end() {
+    done_ = true;
+    queue_.cancel_alarm();
+    server_.generations().remove(key_);
+  }
+
+  void set_alarm() {
+    const auto due = writer_->due();
+    if (due == alarm_) return;
+    alarm_ = due;
+    if (!due) return queue_.cancel_alarm();
+    queue_.post_at(*due, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->alarm_.reset();
+      self->drain();
+    });
+  }
+
+  Server& server_;
+  Engine& engine_;
+  std::shared_ptr<Exchange> exchange_;
+  std::unique_ptr<ReplyWriter> writer_;
+  SerialQueue queue_;
+  std::uint64_t key_ = 0;
+  int open_ = 0;  // samples that have not finished
+  bool began_ = false, done_ = false;
+  std::optional<Clock::time_point> alarm_;
+
+  std::mutex mutex_;
+  std::vector<RequestId> ids_;
+  std::vector<Arrived> arrived_;
+  bool posted_ = false;
+};
+
+}  // namespace
+
+void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, std::vector<Request> requests,
+                      std::unique_ptr<ReplyWriter> writer) {
+  std::make_shared<Generation>(server, exchange, std::move(writer))->start(std::move(requests));
+}
+
+}  // namespace m3::server

@@ -1,0 +1,40 @@
+// Which handler answers a path. New routes are added in routes.cpp, where add_routes() lists every one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/server/errors.h"
+#include "src/server/http.h"
+
+namespace m3::server {
+
+// Runs on a worker thread and may take its time. What it throws becomes an error reply in the route's style.
+using Handler = std::function<void(const std::shared_ptr<Exchange>&)>;
+
+struct Route {
+  std::string method;  // "GET" also answers HEAD
+  std::string path;    // a segment {name} matches anything but / and is put into request().path_values
+  Handler handler;
+  ErrorStyle style = ErrorStyle::openai;
+  bool open = false;           // needs no API key
+  bool while_loading = false;  // answers before the model is there
+};
+
+class Router {
+ public:
+  void add(Route route) { routes_.push_back(std::move(route)); }
+  // The route of a request, whose path_values it fills. Errors (ApiError): 404, or 405 with another method.
+  const Route& find(HttpRequest& request) const;
+  // For errors before a route is known: the style of the path.
+  ErrorStyle style_of(const std::string& path) const;
+  // "GET, POST" of a path, for OPTIONS; empty: unknown.
+  std::string methods_of(const std::string& path) const;
+
+ private:
+  std::vector<Route> routes_;
+};
+
+}  // namespace m3::server

@@ -1,0 +1,377 @@
+#include "src/server/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <random>
+
+#include "src/server/errors.h"
+#include "src/server/request_id.h"
+
+namespace m3::server {
+namespace {
+
+namespace http = boost::beast::http;
+using ErrorCode = boost::system::error_code;
+constexpr auto as_result = asio::as_tuple(asio::use_awaitable);
+
+constexpr std::size_t read_piece = std::size_t{64} << 10;
+constexpr std::size_t write_piece = std::size_t{64} << 10;
+// Bytes of further requests that may wait while a reply is made.
+constexpr std::size_t pipeline_limit = std::size_t{64} << 10;
+
+std::chrono::steady_clock::time_point after(Seconds time) {
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time);
+}
+
+HttpReply plain_error(int status, const std::string& message, const HttpRequest& request) {
+  return error_reply(ApiError(status, message), request);
+}
+
+}  // namespace
+
+template <typename Stream>
+Session<Stream>::Session(std::shared_ptr<SessionShared> shared, Stream stream)
+    : shared_(std::move(shared)),
+      stream_(std::move(stream)),
+      changed_(stream_.get_executor()),
+      write_limit_(stream_.get_executor()) {
+  ++shared_->connections;
+  ErrorCode ignored;
+  const auto address = socket().remote_endpoint(ignored);
+  if (!ignored) client_ = fmt::format("{}:{}", address.address().to_string(), address.port());
+  socket().set_option(Tcp::no_delay(true), ignored);  // a token is one small packet
+}
+
+template <typename Stream>
+Session<Stream>::~Session() {
+  --shared_->connections;
+}
+
+template <typename Stream>
+Tcp::socket& Session<Stream>::socket() {
+  if constexpr (std::is_same_v<Stream, Tcp::socket>) {
+    return stream_;
+  } else {
+    return stream_.next_layer();
+  }
+}
+
+template <typename Stream>
+void Session<Stream>::start() {
+  asio::co_spawn(
+      stream_.get_executor(), [self = this->shared_from_this()] { return self->run(); }, asio::detached);
+}
+
+template <typename Stream>
+void Session<Stream>::close_if_idle() {
+  asio::dispatch(stream_.get_executor(), [self = this->shared_from_this()] {
+    if (!self->idle_) return;
+    ErrorCode ignored;
+    self->socket().shutdown(Tcp::socket::shutdown_both, ignored);
+  });
+}
+
+template <typename Stream>
+void Session<Stream>::cut() {
+  asio::dispatch(stream_.get_executor(), [self = this->shared_from_this()] {
+    self->cut_ = true;
+    if (self->exchange_) self->exchange_->client_gone();
+    ErrorCode ignored;
+    self->socket().close(ignored);
+    self->changed_.cancel();
+  });
+}
+
+template <typename Stream>
+asio::awaitable<void> Session<Stream>::run() {
+  if (co_await handshake()) {
+    while (co_await one_request()) {}
+  }
+  if (exchange_) exchange_->client_gone();
+  ErrorCode ignored;
+  socket().close(ignored);
+  changed_.cancel();
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::handshake() {
+  if constexpr (std::is_same_v<Stream, Tcp::socket>) {
+    co_return true;
+  } else {
+    write_limit_.expires_at(after(shared_->options.header_timeout));
+    write_limit_.async_wait([self = this->shared_from_this()](ErrorCode error) {
+      if (!error) self->cut();
+    });
+    const auto [error] = co_await stream_.async_handshake(asio::ssl::stream_base::server, as_result);
+    write_limit_.cancel();
+    co_return !error;
+  }
+}
+
+template <typename Stream>
+void Session<Stream>::start_read() {
+  if (reading_ || read_failed_ || buffer_.size() >= pipeline_limit) return;
+  reading_ = true;
+  stream_.async_read_some(buffer_.prepare(read_piece),
+                          [self = this->shared_from_this()](ErrorCode error, std::size_t count) {
+                            self->reading_ = false;
+                            self->buffer_.commit(count);
+                            if (error) {
+                              self->read_failed_ = true;
+                              if (self->exchange_) self->exchange_->client_gone();
+                            } else if (self->exchange_) {
+                              self->start_read();
+                            }
+                            self->changed_.cancel();
+                          });
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::read_more(std::chrono::steady_clock::time_point deadline) {
+  const std::size_t before = buffer_.size();
+  start_read();
+  while (buffer_.size() == before && reading_ && std::chrono::steady_clock::now() < deadline) {
+    changed_.expires_at(deadline);
+    co_await changed_.async_wait(as_result);
+  }
+  co_return buffer_.size() > before;
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::write_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    write_limit_.expires_at(after(shared_->options.write_timeout));
+    write_limit_.async_wait([self = this->shared_from_this()](ErrorCode error) {
+      if (!error) self->cut();
+    });
+    const auto [error, count] =
+        co_await stream_.async_write_some(asio::buffer(bytes.data(), std::min(bytes.size(), write_piece)), as_result);
+    write_limit_.cancel();
+    if (error || cut_) co_return false;
+    written_ += count;
+    bytes.remove_prefix(count);
+  }
+  co_return true;
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
+  const ServerOptions& options = shared_->options;
+  idle_ = buffer_.size() == 0;
+  auto deadline = after(idle_ ? options.keep_alive_timeout : options.header_timeout);
+  while (!parser.is_header_done()) {
+    ErrorCode error;
+    if (buffer_.size() > 0) {
+      if (idle_) {
+        idle_ = false;
+        deadline = after(options.header_timeout);
+      }
+      buffer_.consume(parser.put(buffer_.data(), error));
+      if (error == http::error::header_limit || buffer_.size() > options.header_limit) {
+        co_await refuse(
+            plain_error(431, fmt::format("the request's head is longer than {} bytes", options.header_limit), {}),
+            false);
+        co_return false;
+      }
+      if (error && error != http::error::need_more) {
+        const bool body_too_long = error == http::error::body_limit;
+        co_await refuse(plain_error(body_too_long ? 413 : 400,
+                                    body_too_long ? fmt::format("the body is longer than {} bytes", options.body_limit)
+                                                  : fmt::format("this is not an HTTP/1.1 request: {}", error.message()),
+                                    {}),
+                        false);
+        co_return false;
+      }
+      if (parser.is_header_done()) break;
+    }
+    if (shared_->closing && idle_) co_return false;
+    if (!co_await read_more(deadline)) {
+      const bool began = !idle_ && !read_failed_ && !cut_;
+      if (began) co_await refuse(plain_error(408, "the request's head did not come in time", {}), false);
+      co_return false;
+    }
+  }
+  co_return true;
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::read_body(Parser& parser) {
+  const ServerOptions& options = shared_->options;
+  const auto end = after(options.body_timeout);
+  parser.eager(true);
+  while (!parser.is_done()) {
+    ErrorCode error;
+    if (buffer_.size() > 0) buffer_.consume(parser.put(buffer_.data(), error));
+    if (error && error != http::error::need_more) {
+      const bool too_long = error == http::error::body_limit;
+      co_await refuse(plain_error(too_long ? 413 : 400,
+                                  too_long ? fmt::format("the body is longer than {} bytes", options.body_limit)
+                                           : fmt::format("the body is malformed: {}", error.message()),
+                                  {}),
+                      false);
+      co_return false;
+    }
+    if (parser.is_done()) break;
+    if (!co_await read_more(std::min(end, after(options.idle_timeout)))) {
+      if (!read_failed_ && !cut_)
+        co_await refuse(plain_error(408, "the request's body did not come in time", {}), false);
+      co_return false;
+    }
+  }
+  co_return true;
+}
+
+template <typename Stream>
+HttpRequest Session<Stream>::take_request(Parser& parser) {
+  auto& message = parser.get();
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  const std::string_view target(message.target().data(), message.target().size());
+  const std::size_t mark = target.find('?');
+  request.path = std::string(target.substr(0, mark));
+  if (mark != std::string_view::npos) request.query = std::string(target.substr(mark + 1));
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    request.headers.emplace_back(std::move(name), std::string(field.value()));
+  }
+  request.client = client_;
+  request.id = request_id(request.header("x-request-id"));
+  return request;
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::one_request() {
+  const ServerOptions& options = shared_->options;
+  Parser parser;
+  parser.header_limit(static_cast<std::uint32_t>(options.header_limit));
+  parser.body_limit(options.body_limit);
+  parser.eager(false);
+  if (!co_await read_head(parser)) co_return false;
+  const bool old_version = parser.get().version() < 11;
+  const bool keep = parser.get().keep_alive();
+  const bool expects_continue = boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
+  HttpRequest request = take_request(parser);
+  if (request.headers.size() > options.header_count_limit) {
+    co_await refuse(plain_error(431, fmt::format("more than {} headers", options.header_count_limit), request), false);
+    co_return false;
+  }
+  std::optional<HttpReply> refused = shared_->hooks.check_head(request);
+  if (refused && !parser.is_done()) {
+    co_await refuse(std::move(*refused), request.method == "HEAD");
+    co_return false;
+  }
+  if (!refused) {
+    if (expects_continue && !parser.is_done() && buffer_.size() == 0) {
+      if (!co_await write_all("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    }
+    if (!co_await read_body(parser)) co_return false;
+    request.body = std::move(parser.get().body());
+  }
+  exchange_ = std::make_shared<Exchange>(
+      std::move(request),
+      [weak = this->weak_from_this()] {
+        const auto self = weak.lock();
+        if (self) asio::post(self->stream_.get_executor(), [self] { self->changed_.cancel(); });
+      },
+      options.queue_limit);
+  start_read();
+  const auto start = std::chrono::steady_clock::now();
+  written_ = 0;
+  if (refused) {
+    exchange_->send(std::move(*refused));
+  } else {
+    shared_->hooks.dispatch(exchange_);
+  }
+  const bool more = co_await reply(exchange_, old_version, keep);
+  const auto exchange = std::exchange(exchange_, nullptr);
+  if (!more) exchange->client_gone();  // after the end this says nothing
+  shared_->hooks.finished(*exchange, std::chrono::steady_clock::now() - start, written_);
+  co_return more;
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::reply(const std::shared_ptr<Exchange>& exchange, bool old_version, bool keep) {
+  const bool head_only = exchange->request().method == "HEAD";
+  bool chunked = false;
+  while (true) {
+    Exchange::Outgoing out = exchange->take();
+    if (out.cut || cut_) co_return false;
+    std::string bytes;
+    if (out.head) {
+      // What remains of a connection is decided here, once.
+      keep = keep && !shared_->closing && !(out.streamed && old_version);
+      chunked = out.streamed && !old_version;
+      HttpReply& head = *out.head;
+      Headers headers = std::move(head.headers);
+      if (head.status != 204) headers.emplace_back("Content-Type", head.content_type);
+      if (chunked) {
+        headers.emplace_back("Transfer-Encoding", "chunked");
+      } else if (!out.streamed && head.status != 204) {
+        headers.emplace_back("Content-Length", std::to_string(head.body.size()));
+      }
+      std::ranges::copy(exchange->request().reply_headers, std::back_inserter(headers));
+      headers.emplace_back("X-Request-Id", exchange->request().id);
+      headers.emplace_back("Connection", keep ? "keep-alive" : "close");
+      bytes = head_bytes(head.status, headers);
+      if (!head_only) bytes += head.body;
+    }
+    if (!out.bytes.empty() && !head_only) {
+      if (chunked) bytes += fmt::format("{:x}\r\n", out.bytes.size());
+      bytes += out.bytes;
+      if (chunked) bytes += "\r\n";
+    }
+    if (out.ended && chunked && !head_only) bytes += "0\r\n\r\n";
+    if (!bytes.empty()) {
+      if (!co_await write_all(bytes)) co_return false;
+    }
+    if (out.ended) {
+      if (!keep) co_await close_gently();
+      co_return keep;
+    }
+    if (!bytes.empty()) continue;
+    if (read_failed_) co_return false;  // the client has gone
+    changed_.expires_at(std::chrono::steady_clock::time_point::max());
+    co_await changed_.async_wait(as_result);
+  }
+}
+
+template <typename Stream>
+asio::awaitable<void> Session<Stream>::refuse(HttpReply reply, bool head_only) {
+  Headers headers = std::move(reply.headers);
+  headers.emplace_back("Content-Type", reply.content_type);
+  headers.emplace_back("Content-Length", std::to_string(reply.body.size()));
+  headers.emplace_back("Connection", "close");
+  if (co_await write_all(head_bytes(reply.status, headers) + (head_only ? "" : reply.body))) co_await close_gently();
+}
+
+// A close with unread bytes would reset the connection and could destroy the reply on its way: say that nothing more
+// comes, and read on for a moment.
+template <typename Stream>
+asio::awaitable<void> Session<Stream>::close_gently() {
+  ErrorCode ignored;
+  if constexpr (!std::is_same_v<Stream, Tcp::socket>) {
+    write_limit_.expires_after(std::chrono::seconds(2));
+    write_limit_.async_wait([self = this->shared_from_this()](ErrorCode error) {
+      if (!error) self->cut();
+    });
+    if (!reading_) co_await stream_.async_shutdown(as_result);
+    write_limit_.cancel();
+  }
+  socket().shutdown(Tcp::socket::shutdown_send, ignored);
+  const auto end = after(Seconds(2));
+  buffer_.consume(buffer_.size());
+  while (co_await read_more(end)) buffer_.consume(buffer_.size());
+}
+
+template class Session<Tcp::socket>;
+template class Session<asio::ssl::stream<Tcp::socket>>;
+
+}  // namespace m3::server

@@ -1,10 +1,10 @@
 # The same work as the scripts, by name. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench fuzz lint format asan tsan debug clean
+.PHONY: help build run test bench load-test fuzz lint format asan tsan debug clean
 ARGS ?=
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 build: ## build/release/m3
 	@scripts/install_packages.sh build
@@ -18,6 +18,9 @@ test: ## ./test; ARGS="-R tokenizer" for ctest
 
 bench: ## CPU speeds beside their limits; with ARGS the micro-benchmarks (Google Benchmark)
 	@scripts/bench.sh $(ARGS)
+
+load-test: ## 64 clients at once for ten minutes; ARGS="SECONDS CLIENTS"
+	@scripts/load_test.sh $(ARGS)
 
 fuzz: ## every fuzz target for 60 s each (clang, in build/asan); ARGS="NAME SECONDS" for one
 	@scripts/fuzz.sh $(ARGS)

@@ -37,9 +37,9 @@ void print_ready(const server::Server& server) {
   write_error(fmt::format("m3: ready at {}\n", server.url()));
 }
 
-void serve(const CLI::App& command, const ServeOptions& options) {
+void serve(const ServeOptions& options) {
   const sigset_t signals = block_signals();
-  const server::ServerOptions server_options = options.finish(command);
+  const server::ServerOptions server_options = options.finish();
   EngineOptions engine = options.model.engine;
   engine.checkpoint = options.model.path();
   server::Server server(server_options, [&](const LoadProgress& progress) {
@@ -69,7 +69,7 @@ void add_serve_command(CLI::App& app) {
   const auto options = std::make_shared<ServeOptions>();
   add_model_options(command, options->model);
   add_serve_options(command, *options);
-  command.callback([&command, options] { serve(command, *options); });
+  command.callback([options] { serve(*options); });
 }
 
 }  // namespace m3::cli

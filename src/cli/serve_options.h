@@ -14,11 +14,15 @@ struct ServeOptions {
   ModelOptions model;
   server::ServerOptions server;
   std::string chat_template;
-  double header_seconds = 10, keep_alive_seconds = 65, shutdown_seconds = 30, write_seconds = 60;
-  bool no_request_log = false, no_packets = false;
+  std::vector<std::string> origins = {"*"}, methods = {"*"}, headers = {"*"};
+  double header_seconds = 10, body_seconds = 300, write_seconds = 60, keep_alive_seconds = 65, shutdown_seconds = 30;
+  std::string log_format = "text";
+  std::string tool_call_parser, reasoning_parser, chat_template_kwargs;
+  int block_size = 128, tensor_parallel_size = 1;
+  bool enable_auto_tool_choice = false;
 
-  // With what depends on several flags checked. Errors (usage): a certificate without its key.
-  server::ServerOptions finish(const CLI::App& command) const;
+  // What depends on several flags, checked. Errors (usage): a certificate without its key; an empty key.
+  server::ServerOptions finish() const;
 };
 
 void add_serve_options(CLI::App& command, ServeOptions& options);

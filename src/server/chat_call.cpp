@@ -92,6 +92,31 @@ void read_echo(Fields& fields, ChatCall& call) {
 
 }  // namespace
 
+chat::ChatRequest read_chat(const Server& server, const Value& body) {
+  const auto& defaults = server.template_defaults().as_dict().items;
+  const chat::Dict& given = body.as_dict();
+  const Value* arguments = given.find("chat_template_kwargs");
+  const bool malformed = arguments != nullptr && !arguments->is(Kind::dict) && !arguments->is(Kind::none);
+  if (defaults.empty() || malformed) return chat::parse_chat_request(body);
+  auto filled = std::make_shared<chat::Dict>();
+  if (arguments != nullptr && arguments->is(Kind::dict)) *filled = arguments->as_dict();
+  const auto there = [](const chat::Dict& dict, const char* name) {
+    const Value* value = dict.find(name);
+    return value != nullptr && !value->is(Kind::none);
+  };
+  // What a request says of thinking in any of its ways counts more than a default.
+  const bool thinking = there(given, "thinking") || there(given, "reasoning_effort") ||
+                        there(*filled, "thinking_mode") || there(*filled, "enable_thinking");
+  for (const auto& [key, value] : defaults) {
+    const bool of_thinking = key.bytes() == "thinking_mode" || key.bytes() == "enable_thinking";
+    if (of_thinking ? !thinking : filled->find(key) == nullptr) filled->set(key, value);
+  }
+  auto merged = std::make_shared<chat::Dict>(given);
+  merged->set(Value::string("chat_template_kwargs", chat::Origin::message),
+              Value::dict(std::move(filled), chat::Origin::message));
+  return chat::parse_chat_request(Value::dict(std::move(merged), chat::Origin::message));
+}
+
 const chat::ChatTemplate& require_template(const Model& model) {
   if (!model.chat_template) {
     throw ApiError(400, "this checkpoint has no chat template, so it cannot chat (" + model.no_template +
@@ -136,7 +161,7 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
                  "guided_grammar", "thinking_budget", "thinking_token_budget"});  // apply_reply_rules() reads them
   fields.finish(options.allow_unknown_fields);
   require_template(model);
-  call.chat = chat::parse_chat_request(body);
+  call.chat = read_chat(server, body);
   chat::apply_reply_rules(body, call.chat, model.tokenizer, call.request);
   read_echo(fields, call);
   call.request.prompt_ids = encode_chat(model, call.chat);

@@ -30,6 +30,10 @@ struct ChatCall {
 // m3::Error): the first field that is wrong.
 ChatCall read_chat_call(const Server& server, const chat::Value& body);
 
+// The messages and what shapes the prompt, with the server's --default-chat-template-kwargs filled in. Errors: m3::Error,
+// one line that begins with the field's path.
+chat::ChatRequest read_chat(const Server& server, const chat::Value& body);
+
 // The prompt alone: checked messages rendered by the template, in ids. Errors as above.
 std::vector<TokenId> encode_chat(const Model& model, const chat::ChatRequest& request);
 // Errors: 400 where the model has no chat template.

@@ -17,7 +17,17 @@ class Generation : public std::enable_shared_from_this<Generation> {
         queue_(server.workers()) {}
 
   void start(std::vector<Request> requests) {
-    for (const Request& request : requests) open_ += request.samples;
+    const auto now = Clock::now();
+    for (const Request& request : requests) {
+      open_ += request.samples;
+      timers_.emplace_back(server_.metrics(), request, now);
+    }
+    if (server_.options().log_prompts) {
+      for (const Request& request : requests) {
+        server_.log().info(
+            "prompt", {{"request_id", exchange_->request().id}, {"prompt", engine_.decode(request.prompt_ids, false)}});
+      }
+    }
     for (std::size_t i = 0; i < requests.size(); ++i) {
       RequestId id = 0;
       try {
@@ -47,13 +57,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct Arrived {
     std::size_t request;
     Event event;
+    Clock::time_point time;
   };
 
   // On the engine's thread.
   void push(std::size_t request, const Event& event) {
     {
       const std::lock_guard lock(mutex_);
-      arrived_.push_back({request, event});
+      arrived_.push_back({request, event, Clock::now()});
       if (posted_) return;
       posted_ = true;
     }
@@ -94,7 +105,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void handle(const Arrived& arrived) {
     const Event& event = arrived.event;
     if (event.finish == FinishReason::error) return end_with(ApiError(500, event.error));
-    writer_->event(arrived.request, event, Clock::now());
+    timers_[arrived.request].event(event, arrived.time);
+    writer_->event(arrived.request, event, arrived.time);
     if (event.finish == FinishReason::none) return;
     if (--open_ > 0) return;
     writer_->finish();
@@ -136,6 +148,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<Exchange> exchange_;
   std::unique_ptr<ReplyWriter> writer_;
   SerialQueue queue_;
+  std::vector<Metrics::Timer> timers_;  // by request
   std::uint64_t key_ = 0;
   int open_ = 0;  // samples that have not finished
   bool began_ = false, done_ = false;

@@ -37,6 +37,7 @@ struct HttpRequest {
   std::string id;                                  // x-request-id as given, else made here
   std::string client;                              // address
   std::map<std::string, std::string> path_values;  // of {name} segments of the route
+  std::string route = "other";                     // the route's path, for counts
   ErrorStyle error_style = ErrorStyle::openai;     // the route's
   Headers reply_headers;                           // of every reply to it: CORS
 

@@ -38,6 +38,48 @@ void append_chat_logprobs(const Tokenizer& tokenizer, const Event& event, bool a
   }
 }
 
+void CompletionLogprobs::add_token(const Tokenizer& tokenizer, const TokenLogprob& token,
+                                   const std::vector<TokenLogprob>& tops, std::size_t top, bool as_ids) {
+  tokens_.push_back(token_name(tokenizer, token.id, as_ids));
+  offsets_.push_back(offset_);
+  const std::string_view bytes = tokenizer.token_bytes(token.id);
+  offset_ += static_cast<std::size_t>(
+      std::ranges::count_if(bytes, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  logprobs_.push_back(finite(token.logprob));
+  Json named = Json::object();
+  for (std::size_t i = 0; i < std::min(top, tops.size()); ++i) {
+    named[token_name(tokenizer, tops[i].id, as_ids)] = finite(tops[i].logprob);
+  }
+  // The token itself is among them, as in vLLM.
+  named[token_name(tokenizer, token.id, as_ids)] = finite(token.logprob);
+  tops_.push_back(std::move(named));
+}
+
+void CompletionLogprobs::add(const Tokenizer& tokenizer, const Event& event, bool as_ids) {
+  for (std::size_t i = 0; i < event.logprobs.size(); ++i) {
+    add_token(tokenizer, event.logprobs[i], event.top_logprobs[i], event.top_logprobs[i].size(), as_ids);
+  }
+}
+
+void CompletionLogprobs::add_prompt(const Tokenizer& tokenizer, const std::vector<TokenId>& prompt, const Event& first,
+                                    bool as_ids, int top) {
+  for (std::size_t i = 0; i < first.prompt_logprobs.size(); ++i) {
+    const TokenLogprob token = {prompt[i], first.prompt_logprobs[i].logprob};
+    add_token(tokenizer, token, first.prompt_top_logprobs[i], static_cast<std::size_t>(top), as_ids);
+    if (i > 0) continue;
+    logprobs_.back() = nullptr;  // nothing stands before the first
+    tops_.back() = nullptr;
+  }
+}
+
+Json CompletionLogprobs::take() {
+  const auto taken = [](Json& list) { return std::exchange(list, Json::array()); };
+  return {{"tokens", taken(tokens_)},
+          {"token_logprobs", taken(logprobs_)},
+          {"top_logprobs", taken(tops_)},
+          {"text_offset", taken(offsets_)}};
+}
+
 Json prompt_logprobs_json(const Tokenizer& tokenizer, const Event& event) {
   Json list = Json::array();
   for (std::size_t i = 0; i < event.prompt_logprobs.size(); ++i) {

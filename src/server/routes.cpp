@@ -14,6 +14,16 @@ void add_routes(Router& router, Server& server) {
   router.add({"GET", "/v1/models", bind(models), openai});
   router.add({"GET", "/v1/models/{model}", bind(models), openai});
   router.add({"POST", "/v1/chat/completions", bind(chat_completions), openai});
+  router.add({"POST", "/v1/completions", bind(completions), openai});
+  router.add({"POST", "/tokenize", bind(tokenize), openai});
+  router.add({"POST", "/detokenize", bind(detokenize), openai});
+  router.add({"GET", "/load", bind(load), openai});
+  router.add({"GET", "/metrics", bind(metrics), openai, true, true});
+  router.add({"POST", "/reset_prefix_cache", bind(reset_prefix_cache), openai});
+  router.add({"POST", "/abort_requests", bind(abort_requests), openai});
+  router.add({"POST", "/v1/chat/render", bind(chat_render), openai});
+  router.add({"POST", "/v1/chat/parse", bind(chat_parse), openai});
+  router.add({"POST", "/v1/embeddings", bind(embeddings), openai});
 }
 
 }  // namespace m3::server

@@ -14,5 +14,8 @@ using HandlerFunction = void(Server& server, const std::shared_ptr<Exchange>& ex
 
 HandlerFunction health, ping, models, version_info;  // status.cpp
 HandlerFunction chat_completions;                    // openai_chat.cpp
+HandlerFunction tokenize, detokenize, load, metrics, reset_prefix_cache, abort_requests, chat_render,
+    chat_parse;                           // vllm_routes.cpp
+HandlerFunction completions, embeddings;  // openai_completions.cpp
 
 }  // namespace m3::server

@@ -62,7 +62,7 @@ std::optional<float> narrow(std::optional<double> value) {
 
 }  // namespace
 
-void read_sampling(Fields& fields, const Model& model, const ServerOptions&, Request& request) {
+void read_sampling(Fields& fields, const Model& model, const ServerOptions& options, Request& request) {
   const ModelInfo& info = model.engine->info();
   SamplingParameters& sampling = request.sampling;
   sampling.temperature = narrow(fields.number("temperature", 0, 2));
@@ -92,6 +92,8 @@ void read_sampling(Fields& fields, const Model& model, const ServerOptions&, Req
   request.priority = static_cast<int>(
       fields.integer("priority", std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max())
           .value_or(0));
+  // vLLM reads -1 as "all"; here a number is needed.
+  request.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", 0, options.max_logprobs).value_or(-1));
   request.cache_salt = fields.string("cache_salt").value_or("");
 }
 

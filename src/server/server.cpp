@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/chat/template/json.h"
 #include "src/server/api_keys.h"
 #include "src/server/listener.h"
 #include "src/server/routes.h"
@@ -17,6 +18,13 @@ struct Interrupted {};
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
+chat::Value read_template_defaults(const std::string& text) {
+  const std::string flag = "--default-chat-template-kwargs";
+  chat::Value value = chat::parse_json(text.empty() ? "{}" : text, flag);
+  if (!value.is(chat::Kind::dict)) fail_usage("{}: expected a JSON object", flag);
+  return value;
+}
+
 bool any(const std::vector<std::string>& words) { return std::ranges::find(words, "*") != words.end(); }
 
 }  // namespace
@@ -24,6 +32,8 @@ bool any(const std::vector<std::string>& words) { return std::ranges::find(words
 Server::Server(ServerOptions options, Loader loader)
     : options_(std::move(options)),
       log_(options_.log_json, options_.log_level),
+      template_defaults_(read_template_defaults(options_.default_template_arguments)),
+      metrics_(options_.vllm_metric_names),
       workers_(options_.worker_threads),
       keys_(std::make_unique<ApiKeys>(options_.api_keys)) {
   add_routes(router_, *this);
@@ -145,9 +155,11 @@ Model& Server::model() const {
   switch (state_) {
     case State::loading: throw ApiError(503, "the model is loading; try again in a moment", {}, "loading");
     case State::failed: throw ApiError(503, "the engine has failed; the server is ending", {}, "engine_failed");
-    case State::draining:
+    case State::draining: {
+      const std::lock_guard lock(mutex_);  // it may have come just now
       if (model_ == nullptr) throw ApiError(503, "the server is ending", {}, "shutting_down");
       break;
+    }
     case State::ready: break;
   }
   return *model_;
@@ -203,6 +215,7 @@ std::optional<HttpReply> Server::check_head(HttpRequest& request) const try {
   if (request.method == "OPTIONS") return preflight(request);
   const Route& route = router_.find(request);
   request.error_style = route.style;
+  request.route = route.path;
   if (!route.open && !keys_->allow(request)) {
     throw ApiError(401, "no valid API key: send \"Authorization: Bearer KEY\"", {}, "invalid_api_key");
   }
@@ -224,8 +237,10 @@ void Server::dispatch(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Server::log_request(const Exchange& exchange, Seconds elapsed, std::size_t bytes) {
-  if (!options_.log_requests) return;
   const HttpRequest& request = exchange.request();
+  const bool lost = exchange.gone() && !exchange.finished();
+  metrics_.request_done(request.method, request.route, lost ? 499 : exchange.status(), elapsed.count());
+  if (!options_.log_requests) return;
   const bool probe = request.path == "/health" || request.path == "/metrics" || request.path == "/ping";
   log_.write(probe ? LogLevel::debug : LogLevel::info, "request",
              {{"request_id", request.id},
@@ -235,7 +250,7 @@ void Server::log_request(const Exchange& exchange, Seconds elapsed, std::size_t 
               {"status", exchange.status()},
               {"bytes", bytes},
               {"seconds", std::round(elapsed.count() * 1e4) / 1e4},
-              {"gone", exchange.gone() && !exchange.finished()}});
+              {"gone", lost}});
 }
 
 }  // namespace m3::server

@@ -15,6 +15,7 @@
 
 #include "src/server/generation_registry.h"
 #include "src/server/log.h"
+#include "src/server/metrics.h"
 #include "src/server/model.h"
 #include "src/server/options.h"
 #include "src/server/router.h"
@@ -53,7 +54,10 @@ class Server {
   const ServerOptions& options() const { return options_; }
   Workers& workers() { return workers_; }
   Log& log() { return log_; }
+  Metrics& metrics() { return metrics_; }
   GenerationRegistry& generations() { return generations_; }
+  // What a chat request's template arguments leave open (--default-chat-template-kwargs); a dict.
+  const chat::Value& template_defaults() const { return template_defaults_; }
   // The name that replies give; the names that requests may give.
   std::string served_name() const;
   bool serves(const std::string& name) const;
@@ -77,6 +81,8 @@ class Server {
 
   ServerOptions options_;
   Log log_;
+  chat::Value template_defaults_;
+  Metrics metrics_;
   Router router_;
   GenerationRegistry generations_;
   std::unique_ptr<Model> model_;

@@ -30,8 +30,9 @@ std::chrono::steady_clock::time_point after(Seconds time) {
   return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time);
 }
 
-HttpReply plain_error(int status, const std::string& message, const HttpRequest& request) {
-  return error_reply(ApiError(status, message), request);
+ApiError problem_of(const ErrorCode& error, std::size_t body_limit) {
+  if (error == http::error::body_limit) return {413, fmt::format("the body is longer than {} bytes", body_limit)};
+  return {400, fmt::format("this is not an HTTP/1.1 request: {}", error.message())};
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ asio::awaitable<bool> Session<Stream>::handshake() {
 
 template <typename Stream>
 void Session<Stream>::start_read() {
-  if (reading_ || read_failed_ || buffer_.size() >= pipeline_limit) return;
+  if (reading_ || read_failed_ || (exchange_ && buffer_.size() >= pipeline_limit)) return;
   reading_ = true;
   stream_.async_read_some(buffer_.prepare(read_piece),
                           [self = this->shared_from_this()](ErrorCode error, std::size_t count) {
@@ -175,18 +176,11 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
       }
       buffer_.consume(parser.put(buffer_.data(), error));
       if (error == http::error::header_limit || buffer_.size() > options.header_limit) {
-        co_await refuse(
-            plain_error(431, fmt::format("the request's head is longer than {} bytes", options.header_limit), {}),
-            false);
+        co_await refuse({}, ApiError(431, fmt::format("the head is longer than {} bytes", options.header_limit)));
         co_return false;
       }
       if (error && error != http::error::need_more) {
-        const bool body_too_long = error == http::error::body_limit;
-        co_await refuse(plain_error(body_too_long ? 413 : 400,
-                                    body_too_long ? fmt::format("the body is longer than {} bytes", options.body_limit)
-                                                  : fmt::format("this is not an HTTP/1.1 request: {}", error.message()),
-                                    {}),
-                        false);
+        co_await refuse({}, problem_of(error, options.body_limit));
         co_return false;
       }
       if (parser.is_header_done()) break;
@@ -194,7 +188,7 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
     if (shared_->closing && idle_) co_return false;
     if (!co_await read_more(deadline)) {
       const bool began = !idle_ && !read_failed_ && !cut_;
-      if (began) co_await refuse(plain_error(408, "the request's head did not come in time", {}), false);
+      if (began) co_await refuse({}, ApiError(408, "the request's head did not come in time"));
       co_return false;
     }
   }
@@ -202,7 +196,7 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
 }
 
 template <typename Stream>
-asio::awaitable<bool> Session<Stream>::read_body(Parser& parser) {
+asio::awaitable<bool> Session<Stream>::read_body(Parser& parser, const HttpRequest& request) {
   const ServerOptions& options = shared_->options;
   const auto end = after(options.body_timeout);
   parser.eager(true);
@@ -210,18 +204,12 @@ asio::awaitable<bool> Session<Stream>::read_body(Parser& parser) {
     ErrorCode error;
     if (buffer_.size() > 0) buffer_.consume(parser.put(buffer_.data(), error));
     if (error && error != http::error::need_more) {
-      const bool too_long = error == http::error::body_limit;
-      co_await refuse(plain_error(too_long ? 413 : 400,
-                                  too_long ? fmt::format("the body is longer than {} bytes", options.body_limit)
-                                           : fmt::format("the body is malformed: {}", error.message()),
-                                  {}),
-                      false);
+      co_await refuse(request, problem_of(error, options.body_limit));
       co_return false;
     }
     if (parser.is_done()) break;
     if (!co_await read_more(std::min(end, after(options.idle_timeout)))) {
-      if (!read_failed_ && !cut_)
-        co_await refuse(plain_error(408, "the request's body did not come in time", {}), false);
+      if (!read_failed_ && !cut_) co_await refuse(request, ApiError(408, "the request's body did not come in time"));
       co_return false;
     }
   }
@@ -260,33 +248,39 @@ asio::awaitable<bool> Session<Stream>::one_request() {
   const bool expects_continue = boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
   HttpRequest request = take_request(parser);
   if (request.headers.size() > options.header_count_limit) {
-    co_await refuse(plain_error(431, fmt::format("more than {} headers", options.header_count_limit), request), false);
+    co_await refuse(request, ApiError(431, fmt::format("more than {} headers", options.header_count_limit)));
     co_return false;
   }
   std::optional<HttpReply> refused = shared_->hooks.check_head(request);
   if (refused && !parser.is_done()) {
-    co_await refuse(std::move(*refused), request.method == "HEAD");
+    co_await answer(std::move(request), std::move(*refused), false, false);
     co_return false;
   }
   if (!refused) {
     if (expects_continue && !parser.is_done() && buffer_.size() == 0) {
       if (!co_await write_all("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
-    if (!co_await read_body(parser)) co_return false;
+    if (!co_await read_body(parser, request)) co_return false;
     request.body = std::move(parser.get().body());
   }
+  co_return co_await answer(std::move(request), std::move(refused), old_version, keep);
+}
+
+template <typename Stream>
+asio::awaitable<bool> Session<Stream>::answer(HttpRequest request, std::optional<HttpReply> known, bool old_version,
+                                              bool keep) {
   exchange_ = std::make_shared<Exchange>(
       std::move(request),
       [weak = this->weak_from_this()] {
         const auto self = weak.lock();
         if (self) asio::post(self->stream_.get_executor(), [self] { self->changed_.cancel(); });
       },
-      options.queue_limit);
+      shared_->options.queue_limit);
   start_read();
   const auto start = std::chrono::steady_clock::now();
   written_ = 0;
-  if (refused) {
-    exchange_->send(std::move(*refused));
+  if (known) {
+    exchange_->send(std::move(*known));
   } else {
     shared_->hooks.dispatch(exchange_);
   }
@@ -295,6 +289,14 @@ asio::awaitable<bool> Session<Stream>::one_request() {
   if (!more) exchange->client_gone();  // after the end this says nothing
   shared_->hooks.finished(*exchange, std::chrono::steady_clock::now() - start, written_);
   co_return more;
+}
+
+template <typename Stream>
+asio::awaitable<void> Session<Stream>::refuse(HttpRequest request, ApiError error) {
+  if (request.id.empty()) request.id = request_id({});
+  request.client = client_;
+  HttpReply reply = error_reply(error, request);
+  co_await answer(std::move(request), std::move(reply), false, false);
 }
 
 template <typename Stream>
@@ -341,15 +343,6 @@ asio::awaitable<bool> Session<Stream>::reply(const std::shared_ptr<Exchange>& ex
     changed_.expires_at(std::chrono::steady_clock::time_point::max());
     co_await changed_.async_wait(as_result);
   }
-}
-
-template <typename Stream>
-asio::awaitable<void> Session<Stream>::refuse(HttpReply reply, bool head_only) {
-  Headers headers = std::move(reply.headers);
-  headers.emplace_back("Content-Type", reply.content_type);
-  headers.emplace_back("Content-Length", std::to_string(reply.body.size()));
-  headers.emplace_back("Connection", "close");
-  if (co_await write_all(head_bytes(reply.status, headers) + (head_only ? "" : reply.body))) co_await close_gently();
 }
 
 // A close with unread bytes would reset the connection and could destroy the reply on its way: say that nothing more

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "src/server/errors.h"
 #include "src/server/listener.h"
 
 namespace m3::server {
@@ -55,9 +56,12 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   // One request and its reply; whether the connection may go on.
   asio::awaitable<bool> one_request();
   asio::awaitable<bool> read_head(Parser& parser);
-  asio::awaitable<bool> read_body(Parser& parser);
+  asio::awaitable<bool> read_body(Parser& parser, const HttpRequest& request);
   asio::awaitable<bool> reply(const std::shared_ptr<Exchange>& exchange, bool old_version, bool keep);
-  asio::awaitable<void> refuse(HttpReply reply, bool head_only);
+  // Answers a request, with what is known already or through dispatch(); whether the connection may go on.
+  asio::awaitable<bool> answer(HttpRequest request, std::optional<HttpReply> known, bool old_version, bool keep);
+  // Answers with an error and ends the connection: what follows in it is not understood, or not wanted.
+  asio::awaitable<void> refuse(HttpRequest request, ApiError error);
   asio::awaitable<void> close_gently();
   asio::awaitable<bool> write_all(std::string_view bytes);
   // Waits for more bytes in buffer_ until the deadline.
@@ -66,7 +70,6 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   void start_read();
   HttpRequest take_request(Parser& parser);
   Tcp::socket& socket();
-  std::string connection_headers(bool keep);
 
   std::shared_ptr<SessionShared> shared_;
   Stream stream_;

@@ -1,0 +1,136 @@
+#include "src/server/completion_call.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "src/chat/reply_rules.h"
+#include "src/server/chat_call.h"
+#include "src/server/errors.h"
+#include "src/server/sampling_fields.h"
+
+namespace m3::server {
+
+using chat::Kind;
+using chat::Value;
+
+namespace {
+
+constexpr std::size_t most_prompts = 2048;
+constexpr std::int64_t default_tokens = 16;
+
+std::vector<TokenId> ids_of(const Value& list, const std::string& path, std::int64_t vocab_size) {
+  std::vector<TokenId> ids;
+  for (std::size_t i = 0; i < list.items().size(); ++i) {
+    const Value& item = list.items()[i];
+    if (!item.is(Kind::integer) || item.as_int() < 0 || item.as_int() >= vocab_size) {
+      refuse(fmt::format("{}[{}]", path, i), fmt::format("expected a token id from 0 to {}", vocab_size - 1));
+    }
+    ids.push_back(static_cast<TokenId>(item.as_int()));
+  }
+  return ids;
+}
+
+// A string, a list of strings, a list of ids, or a list of lists of ids. Text may hold special tokens: this API has no
+// other way to write them, and who sends it writes the whole prompt.
+std::vector<std::vector<TokenId>> read_prompts(Fields& fields, const Model& model) {
+  const Value* given = fields.value("prompt");
+  if (given == nullptr) refuse("prompt", "missing");
+  const std::int64_t vocab_size = model.engine->info().vocab_size;
+  const auto encode = [&](const Value& text) { return model.engine->encode(text.bytes(), true); };
+  if (given->is(Kind::string)) return {encode(*given)};
+  if (!given->is(Kind::list))
+    refuse("prompt", "expected a string, or a list of strings or ids; found " + kind_of(*given));
+  const std::vector<Value>& items = given->items();
+  if (items.empty()) refuse("prompt", "the list is empty");
+  if (!items[0].is(Kind::string) && !items[0].is(Kind::list)) return {ids_of(*given, "prompt", vocab_size)};
+  if (items.size() > most_prompts) {
+    refuse("prompt", fmt::format("has {} prompts; at most {} are taken", items.size(), most_prompts));
+  }
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::string path = fmt::format("prompt[{}]", i);
+    if (items[i].is(Kind::string)) {
+      prompts.push_back(encode(items[i]));
+    } else if (items[i].is(Kind::list)) {
+      prompts.push_back(ids_of(items[i], path, vocab_size));
+    } else {
+      refuse(path, "expected a string or a list of ids, found " + kind_of(items[i]));
+    }
+  }
+  return prompts;
+}
+
+void read_harmless(Fields& fields) {
+  fields.ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "add_special_tokens"});
+  fields.refuse_if_given("suffix", "the model fills no gaps; send text to continue as 'prompt'");
+  fields.only("store", false, "replies are not stored here; leave it out or give false");
+  fields.only("service_tier", {"auto", "default"}, "there is one tier here; leave it out or give \"auto\"");
+  fields.only("use_beam_search", false, "beam search is not implemented");
+  fields.only("early_stopping", false, "it belongs to beam search, which is not implemented");
+  fields.only("spaces_between_special_tokens", true, "only true is implemented");
+  fields.only("skip_special_tokens", true, "only true is implemented");
+  if (const auto penalty = fields.number("length_penalty", -1e6, 1e6); penalty && *penalty != 1) {
+    refuse("length_penalty", "it belongs to beam search, which is not implemented");
+  }
+  for (const char* name : {"truncate_prompt_tokens", "allowed_token_ids", "bad_words", "logits_processors",
+                           "kv_transfer_params", "vllm_xargs", "prompt_embeds", "repetition_detection"}) {
+    fields.refuse_if_given(name, "not implemented");
+  }
+}
+
+}  // namespace
+
+CompletionCall read_completion_call(const Server& server, const Value& body) {
+  const Model& model = server.model();
+  const ServerOptions& options = server.options();
+  Fields fields(body);
+  CompletionCall call;
+  call.model = read_model_name(fields, server);
+  read_harmless(fields);
+  Request request;
+  read_sampling(fields, model, options, request);
+  if (const auto best = fields.integer("best_of", 1, 128); best && *best != request.samples) {
+    refuse("best_of", "picking the best of more samples is not implemented; leave it out or give the value of 'n'");
+  }
+  call.stream = fields.boolean("stream").value_or(false);
+  if (auto stream_options = fields.object("stream_options")) {
+    if (!call.stream) refuse("stream_options", "only with \"stream\": true");
+    call.include_usage = stream_options->boolean("include_usage").value_or(false);
+    call.continuous_usage = call.include_usage && stream_options->boolean("continuous_usage_stats").value_or(false);
+    stream_options->ignore({"include_obfuscation"});
+    stream_options->finish(false);
+  }
+  call.echo = fields.boolean("echo").value_or(false);
+  const auto limit = fields.integer("max_tokens", 0, std::numeric_limits<std::int64_t>::max());
+  if (limit == 0 && !call.echo) refuse("max_tokens", "0 is only of use with \"echo\": true");
+  call.only_echo = limit == 0;
+  request.max_tokens = std::max<std::int64_t>(1, limit.value_or(std::max(default_tokens, request.min_tokens)));
+  call.logprobs = static_cast<int>(fields.integer("logprobs", 0, options.max_logprobs).value_or(-1));
+  request.logprobs = call.logprobs;
+  call.prompt_logprobs = request.prompt_logprobs >= 0;
+  if (call.echo && call.logprobs >= 0) request.prompt_logprobs = std::max(request.prompt_logprobs, call.logprobs);
+  call.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  call.tokens_as_ids = fields.boolean("return_tokens_as_token_ids").value_or(options.return_tokens_as_ids);
+  fields.ignore({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+                 "guided_grammar"});  // apply_reply_rules() reads them
+  const std::vector<std::vector<TokenId>> prompts = read_prompts(fields, model);
+  fields.finish(options.allow_unknown_fields);
+
+  chat::ChatRequest plain;  // no tools, no reasoning
+  plain.parsed_tools = std::make_shared<const std::vector<chat::Tool>>();
+  plain.thinking = chat::ThinkingMode::disabled;
+  chat::apply_reply_rules(body, plain, model.tokenizer, request);
+
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const std::string path = prompts.size() == 1 ? "prompt" : fmt::format("prompt[{}]", i);
+    if (prompts[i].empty()) refuse(path, "is empty; at least one token is needed");
+    check_prompt_length(model, prompts[i].size(), path);
+    if (call.echo) call.prompts.push_back(model.engine->decode(prompts[i], false));
+    request.prompt_ids = prompts[i];
+    call.requests.push_back(request);
+  }
+  return call;
+}
+
+}  // namespace m3::server

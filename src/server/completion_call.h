@@ -1,0 +1,29 @@
+// A /v1/completions request made ready for the engine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "m3/request.h"
+#include "src/server/fields.h"
+#include "src/server/server.h"
+
+namespace m3::server {
+
+struct CompletionCall {
+  std::string model;
+  std::vector<Request> requests;     // one a prompt
+  std::vector<std::string> prompts;  // their texts, where echo asks for them
+  bool stream = false;
+  bool include_usage = false, continuous_usage = false;
+  bool echo = false;
+  bool only_echo = false;        // max_tokens 0: the one token that the engine makes at least is left out
+  int logprobs = -1;             // as in Request
+  bool prompt_logprobs = false;  // asked for by that name, and not only for the echo
+  bool return_token_ids = false, tokens_as_ids = false;
+};
+
+// Errors (ApiError, m3::Error): the first field that is wrong.
+CompletionCall read_completion_call(const Server& server, const chat::Value& body);
+
+}  // namespace m3::server

@@ -1,0 +1,211 @@
+#include "src/server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace m3::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+const Buckets seconds_short = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                               1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640};
+const Buckets seconds_token = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                               0.3,   0.4,    0.5,   0.75, 1,     2.5,  5,     7.5, 10};
+const Buckets seconds_long = {0.05, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,
+                              15,   20,  30,  40,  50,  60, 120, 240, 480, 960, 1920};
+const Buckets tokens = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                        2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+const Buckets few = {1, 2, 5, 10, 20};
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+MetricFamily family(const char* name, const char* help, MetricType type) {
+  MetricFamily out;
+  out.name = name;
+  out.help = help;
+  out.type = type;
+  return out;
+}
+
+class EngineFamilies {
+ public:
+  void gauge(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.gauge.value = value;
+    add(name, help, MetricType::Gauge, metric);
+  }
+  void counter(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.counter.value = value;
+    add(name, help, MetricType::Counter, metric);
+  }
+  std::vector<MetricFamily> families;
+
+ private:
+  void add(const char* name, const char* help, MetricType type, const ClientMetric& metric) {
+    if (families.empty() || families.back().name != name) families.push_back(family(name, help, type));
+    families.back().metric.push_back(metric);
+  }
+};
+
+std::vector<MetricFamily> engine_families(const Engine& engine) {
+  const Statistics now = engine.statistics();
+  const ModelInfo& info = engine.info();
+  EngineFamilies out;
+  out.gauge("num_requests_running", "Requests that the engine computes", static_cast<double>(now.running));
+  out.gauge("num_requests_waiting", "Requests that wait for a place", static_cast<double>(now.waiting));
+  const double pages = std::max<double>(1, static_cast<double>(now.pages_total));
+  out.gauge("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1",
+            static_cast<double>(now.pages_used) / pages);
+  out.gauge("kv_cache_prefix_perc", "Share of the cache that only the prefix cache holds, 0 to 1",
+            static_cast<double>(now.pages_cached) / pages);
+  out.gauge("cache_config_info", "The cache's size", 1,
+            {{"block_size", "128"},
+             {"num_gpu_blocks", std::to_string(info.cache_pages)},
+             {"max_model_len", std::to_string(info.max_model_len)},
+             {"max_num_seqs", std::to_string(info.max_num_seqs)}});
+  out.counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
+              static_cast<double>(now.prefix_queries));
+  out.counter("prefix_cache_hits_total", "Prompt tokens taken from the prefix cache",
+              static_cast<double>(now.prefix_hits));
+  out.counter("num_preemptions_total", "Requests put back for want of cache pages",
+              static_cast<double>(now.preemptions));
+  out.counter("prompt_tokens_total", "Tokens of prompts", static_cast<double>(now.prompt_tokens));
+  out.counter("generation_tokens_total", "Tokens of replies", static_cast<double>(now.generated_tokens));
+  out.counter("engine_steps_total", "Forward passes", static_cast<double>(now.steps));
+  out.counter("engine_step_seconds_total", "Time in forward passes", now.step_seconds);
+  constexpr std::pair<FinishReason, const char*> reasons[] = {{FinishReason::stop, "stop"},
+                                                              {FinishReason::length, "length"},
+                                                              {FinishReason::cancelled, "abort"},
+                                                              {FinishReason::error, "error"}};
+  for (const auto& [reason, name] : reasons) {
+    out.counter("request_success_total", "Finished samples, by how they ended",
+                static_cast<double>(now.finished.at(static_cast<std::size_t>(reason))), {{"finished_reason", name}});
+  }
+  return std::move(out.families);
+}
+
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+double open_descriptors() {
+  std::error_code ignored;
+  double count = 0;
+  for (auto it = std::filesystem::directory_iterator("/proc/self/fd", ignored); it != end(it); it.increment(ignored)) {
+    ++count;
+  }
+  return count;
+}
+
+// Label values come from clients' paths only through routes, so they are few.
+std::string label_of(int status) { return std::to_string(status); }
+
+}  // namespace
+
+struct Metrics::State {
+  explicit State(bool with_vllm_names) : vllm_names(with_vllm_names) {}
+
+  bool vllm_names;
+  prometheus::Registry registry;
+  prometheus::Family<prometheus::Counter>& requests =
+      prometheus::BuildCounter().Name("http_requests_total").Help("Replies").Register(registry);
+  prometheus::Family<prometheus::Histogram>& request_seconds = prometheus::BuildHistogram()
+                                                                   .Name("http_request_duration_seconds")
+                                                                   .Help("From a request's last byte to its reply's")
+                                                                   .Register(registry);
+  prometheus::Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  }
+  prometheus::Histogram& first_token =
+      histogram("time_to_first_token_seconds", "From the queue to a sample's first token", seconds_short);
+  prometheus::Histogram& between =
+      histogram("inter_token_latency_seconds", "From one token of a sample to its next", seconds_token);
+  prometheus::Histogram& per_token = histogram("request_time_per_output_token_seconds",
+                                               "Mean time of a sample's tokens behind its first", seconds_token);
+  prometheus::Histogram& whole =
+      histogram("e2e_request_latency_seconds", "From the queue to a sample's end", seconds_long);
+  prometheus::Histogram& prompt = histogram("request_prompt_tokens", "Tokens of a prompt", tokens);
+  prometheus::Histogram& generated = histogram("request_generation_tokens", "Tokens of a sample", tokens);
+  prometheus::Histogram& samples = histogram("request_params_n", "Samples that requests ask for", few);
+  prometheus::Histogram& limit = histogram("request_params_max_tokens", "Tokens that requests ask for at most", tokens);
+};
+
+Metrics::Metrics(bool vllm_names) : state_(std::make_unique<State>(vllm_names)) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::request_done(const std::string& method, const std::string& route, int status, double elapsed) {
+  state_->requests.Add({{"method", method}, {"handler", route}, {"status", label_of(status)}}).Increment();
+  state_->request_seconds.Add({{"handler", route}}, seconds_long).Observe(elapsed);
+}
+
+Metrics::Timer::Timer(Metrics& metrics, const Request& request, Clock::time_point submitted)
+    : metrics_(metrics), submitted_(submitted), samples_(static_cast<std::size_t>(request.samples)) {
+  State& state = *metrics_.state_;
+  state.samples.Observe(request.samples);
+  if (request.max_tokens) state.limit.Observe(static_cast<double>(*request.max_tokens));
+}
+
+void Metrics::Timer::event(const Event& event, Clock::time_point now) {
+  State& state = *metrics_.state_;
+  Sample& sample = samples_[static_cast<std::size_t>(event.sample)];
+  if (!prompt_seen_) state.prompt.Observe(static_cast<double>(event.usage.prompt_tokens));
+  prompt_seen_ = true;
+  if (!event.ids.empty()) {
+    if (!sample.begun) {
+      sample.begun = true;
+      sample.first = now;
+      state.first_token.Observe(seconds(now - submitted_));
+    } else {
+      state.between.Observe(seconds(now - sample.last));
+    }
+    sample.last = now;
+  }
+  if (event.finish == FinishReason::none || event.finish == FinishReason::error) return;
+  const std::int64_t count = event.usage.completion_tokens;
+  state.generated.Observe(static_cast<double>(count));
+  state.whole.Observe(seconds(now - submitted_));
+  if (count > 1) state.per_token.Observe(seconds(now - sample.first) / static_cast<double>(count - 1));
+}
+
+std::string Metrics::text(const std::string& model_name, const Engine* engine) const {
+  std::vector<MetricFamily> ours = state_->registry.Collect();
+  if (engine != nullptr) std::ranges::move(engine_families(*engine), std::back_inserter(ours));
+  for (MetricFamily& one : ours) {
+    for (ClientMetric& metric : one.metric) {
+      metric.label.insert(metric.label.begin(), {{"model_name", model_name}, {"engine", "0"}});
+    }
+  }
+  std::vector<MetricFamily> all;
+  for (const char* prefix : {"m3:", "vllm:"}) {
+    if (prefix[0] == 'v' && !state_->vllm_names) continue;
+    for (MetricFamily one : ours) {
+      one.name = prefix + one.name;
+      all.push_back(std::move(one));
+    }
+  }
+  EngineFamilies process;
+  process.gauge("process_resident_memory_bytes", "Resident memory", resident_bytes());
+  process.gauge("process_open_fds", "Open descriptors", open_descriptors());
+  std::ranges::move(process.families, std::back_inserter(all));
+  return prometheus::TextSerializer().Serialize(all);
+}
+
+}  // namespace m3::server

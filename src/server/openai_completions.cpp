@@ -1,0 +1,197 @@
+// POST /v1/completions.
+#include <ctime>
+
+#include "src/server/chat_sample.h"
+#include "src/server/completion_call.h"
+#include "src/server/generation.h"
+#include "src/server/logprobs.h"
+#include "src/server/request_id.h"
+#include "src/server/routes.h"
+#include "src/server/sse.h"
+#include "src/server/usage.h"
+
+namespace m3::server {
+namespace {
+
+// One choice: a sample of a prompt. In a stream, text, entries and ids are what no chunk has taken yet.
+struct Choice {
+  std::string text;
+  CompletionLogprobs logprobs;
+  Json prompt_logprobs;
+  std::vector<TokenId> ids;
+  Usage usage;
+  std::string finish_reason;
+  Json stop_reason;
+  bool started = false;
+};
+
+class CompletionWriter : public ReplyWriter {
+ public:
+  CompletionWriter(const Server& server, std::shared_ptr<Exchange> exchange, CompletionCall call)
+      : server_(server),
+        exchange_(std::move(exchange)),
+        call_(std::move(call)),
+        samples_(static_cast<std::size_t>(call_.requests.front().samples)),
+        id_("cmpl-" + random_id()),
+        created_(std::time(nullptr)),
+        choices_(call_.requests.size() * samples_),
+        prompt_events_(call_.requests.size()) {}
+
+ protected:
+  Choice& take(std::size_t request, const Event& event) {
+    Choice& choice = choices_[request * samples_ + static_cast<std::size_t>(event.sample)];
+    const Tokenizer& tokenizer = server_.model().tokenizer;
+    // They come with a request's first event and are every sample's.
+    if (!event.prompt_logprobs.empty()) prompt_events_[request] = event;
+    if (!choice.started && call_.echo) {
+      choice.text = call_.prompts[request];
+      if (call_.logprobs >= 0) {
+        choice.logprobs.add_prompt(tokenizer, call_.requests[request].prompt_ids, prompt_events_[request],
+                                   call_.tokens_as_ids, call_.logprobs);
+      }
+    }
+    if (!choice.started && call_.prompt_logprobs) {
+      choice.prompt_logprobs = prompt_logprobs_json(tokenizer, prompt_events_[request]);
+    }
+    choice.started = true;
+    choice.usage = event.usage;
+    if (call_.only_echo) {
+      choice.usage.completion_tokens = 0;
+    } else {
+      choice.text += event.text;
+      choice.ids.insert(choice.ids.end(), event.ids.begin(), event.ids.end());
+      if (call_.logprobs >= 0) choice.logprobs.add(tokenizer, event, call_.tokens_as_ids);
+    }
+    if (event.finish != FinishReason::none) {
+      choice.finish_reason = call_.only_echo                           ? "length"
+                             : event.finish == FinishReason::cancelled ? "abort"
+                             : event.finish == FinishReason::length    ? "length"
+                                                                       : "stop";
+      choice.stop_reason = call_.only_echo ? Json() : stop_reason_of(call_.requests[request], event);
+    }
+    return choice;
+  }
+
+  Json head() const {
+    return {{"id", id_}, {"object", "text_completion"}, {"created", created_}, {"model", call_.model}};
+  }
+
+  // Takes what has come of a choice out of it.
+  Json choice_json(std::size_t index) {
+    Choice& choice = choices_[index];
+    Json out = {{"index", index}, {"text", std::exchange(choice.text, {})}, {"logprobs", nullptr}};
+    if (call_.logprobs >= 0) out["logprobs"] = choice.logprobs.take();
+    out["finish_reason"] = choice.finish_reason.empty() ? Json() : Json(choice.finish_reason);
+    out["stop_reason"] = choice.stop_reason;
+    if (call_.prompt_logprobs) out["prompt_logprobs"] = std::exchange(choice.prompt_logprobs, Json());
+    if (call_.return_token_ids) {
+      out["token_ids"] = std::exchange(choice.ids, {});
+      out["prompt_token_ids"] = call_.requests[index / samples_].prompt_ids;
+    }
+    return out;
+  }
+
+  // The samples of one prompt share it.
+  Json usage() const {
+    Usage total;
+    for (std::size_t request = 0; request < call_.requests.size(); ++request) {
+      UsageSum sum;
+      for (std::size_t sample = 0; sample < samples_; ++sample) sum.add(choices_[request * samples_ + sample].usage);
+      total.prompt_tokens += sum.total.prompt_tokens;
+      total.cached_tokens += sum.total.cached_tokens;
+      total.completion_tokens += sum.total.completion_tokens;
+    }
+    return usage_json(total);
+  }
+
+  std::size_t index_of(std::size_t request, const Event& event) const {
+    return request * samples_ + static_cast<std::size_t>(event.sample);
+  }
+
+  const Server& server_;
+  std::shared_ptr<Exchange> exchange_;
+  CompletionCall call_;
+  std::size_t samples_;
+  std::string id_;
+  std::time_t created_;
+  std::vector<Choice> choices_;
+  std::vector<Event> prompt_events_;
+};
+
+class WholeCompletion final : public CompletionWriter {
+ public:
+  using CompletionWriter::CompletionWriter;
+
+  void event(std::size_t request, const Event& event, Clock::time_point) override { take(request, event); }
+
+  void finish() override {
+    Json reply = head();
+    reply["choices"] = Json::array();
+    for (std::size_t i = 0; i < choices_.size(); ++i) reply["choices"].push_back(choice_json(i));
+    reply["usage"] = usage();
+    exchange_->send({.body = to_text(reply)});
+  }
+
+  void fail(const ApiError& error) override { exchange_->send(error_reply(error, exchange_->request())); }
+};
+
+// A chunk for each token: load generators count them.
+class StreamedCompletion final : public CompletionWriter {
+ public:
+  StreamedCompletion(const Server& server, std::shared_ptr<Exchange> exchange, CompletionCall call)
+      : CompletionWriter(server, exchange, std::move(call)), stream_(std::move(exchange)) {}
+
+  void begin() override { stream_.begin(); }
+
+  void event(std::size_t request, const Event& event, Clock::time_point) override {
+    const Choice& choice = take(request, event);
+    if (choice.text.empty() && choice.finish_reason.empty()) return;  // half a character, or the begin of a stop
+    Json chunk = head();
+    chunk["choices"] = Json::array({choice_json(index_of(request, event))});
+    if (call_.continuous_usage) {
+      chunk["usage"] = usage();
+    } else if (call_.include_usage) {
+      chunk["usage"] = nullptr;
+    }
+    stream_.send(chunk);
+  }
+
+  void finish() override {
+    if (call_.include_usage) {
+      Json chunk = head();
+      chunk["choices"] = Json::array();
+      chunk["usage"] = usage();
+      stream_.send(chunk);
+    }
+    stream_.done();
+  }
+
+  void fail(const ApiError& error) override {
+    exchange_->write("data: " + error_body(error, ErrorStyle::openai, exchange_->request().id) + "\n\n");
+    stream_.done();
+  }
+
+ private:
+  SseStream stream_;
+};
+
+}  // namespace
+
+void completions(Server& server, const std::shared_ptr<Exchange>& exchange) {
+  CompletionCall call = read_completion_call(server, parse_body(exchange->request()));
+  std::vector<Request> requests = call.requests;
+  std::unique_ptr<ReplyWriter> writer;
+  if (call.stream) {
+    writer = std::make_unique<StreamedCompletion>(server, exchange, std::move(call));
+  } else {
+    writer = std::make_unique<WholeCompletion>(server, exchange, std::move(call));
+  }
+  start_generation(server, exchange, std::move(requests), std::move(writer));
+}
+
+void embeddings(Server&, const std::shared_ptr<Exchange>&) {
+  throw ApiError(400, "MiniMax-M3 is a text generator and makes no embeddings; /v1/embeddings is not served", "model",
+                 "unsupported_model");
+}
+
+}  // namespace m3::server

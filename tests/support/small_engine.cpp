@@ -94,7 +94,7 @@ void Replies::wait(const std::vector<Request>& requests) const {
     }
     return true;
   };
-  if (!state_->changed.wait_for(lock, std::chrono::minutes(5), all_done)) fail("no reply after five minutes");
+  state_->changed.wait(lock, all_done);  // ctest ends a test that hangs
 }
 
 Reply Replies::of(std::size_t request, int sample) const {

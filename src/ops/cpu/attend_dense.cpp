@@ -2,10 +2,6 @@
 
 namespace m3::ops::cpu {
 
-std::int64_t CpuBackend::attend_scratch_bytes(const Limits& limits) const {
-  return bytes_of<AttentionPartials>(partial_capacity(limits.context)) + pool_.size() * bytes_of<AttentionPart>();
-}
-
 void CpuBackend::attend_dense(const Batch& batch, const Attention& args, const Tensor& q, const LayerPages& pages,
                               const Tensor& out) {
   check_tensor(q, DType::bf16, batch.tokens, args.query_heads * head_dim, "attend_dense: q");

@@ -11,20 +11,29 @@ void AttentionTasks::load_query(std::int64_t task, const AttentionPart& part) co
   }
 }
 
-void AttentionTasks::attend_run(std::int64_t task, const KeyRun& run, const AttentionPart& part,
+const std::byte* AttentionTasks::row(const PagePart& pages, std::int64_t task, const KeyRun& run) const {
+  return page_run(pages, run.page, kv_head(task)) +
+         run.first * head_dim * static_cast<std::int64_t>(dtype_size(pages.dtype));
+}
+
+void AttentionTasks::widen(std::int64_t task, const KeyRun& run, float* k, float* v) const {
+  const std::int64_t count = run.last - run.first;
+  kernels_.widen_rows(pages_.k.dtype, row(pages_.k, task, run), 0, count, pages_.k_scale, k);
+  kernels_.widen_rows(pages_.v.dtype, row(pages_.v, task, run), 0, count, pages_.v_scale, v);
+}
+
+void AttentionTasks::attend_run(std::int64_t task, const KeyRun& run, const WideRows& wide, const AttentionPart& part,
                                 const AttentionState& state) const {
-  const auto row = [&](const PagePart& pages) {
-    return page_run(pages, run.page, kv_head(task)) +
-           run.first * head_dim * static_cast<std::int64_t>(dtype_size(pages.dtype));
-  };
   AttentionCall call;
   call.q = part.q;
   call.heads = split_.padded;
   call.scale = args_.scale;
   call.k_type = pages_.k.dtype;
   call.v_type = pages_.v.dtype;
-  call.k = row(pages_.k);
-  call.v = row(pages_.v);
+  call.k = row(pages_.k, task, run);
+  call.v = row(pages_.v, task, run);
+  call.wide_k = wide.k;
+  call.wide_v = wide.v;
   call.count = run.last - run.first;
   call.k_scale = pages_.k_scale;
   call.v_scale = pages_.v_scale;

@@ -39,6 +39,12 @@ struct AttentionPart {
   AttentionState segment;
 };
 
+// A page's rows in fp32, for several queries; null = each call widens them for itself.
+struct WideRows {
+  const float* k = nullptr;
+  const float* v = nullptr;
+};
+
 // States of segments on their way to being merged.
 struct AttentionPartials {
   AttentionPartials(Arena& arena, std::int64_t count)
@@ -77,6 +83,11 @@ class AttentionTasks {
   std::int64_t token(std::int64_t task) const { return task / tasks_of_token(); }
   std::int64_t kv_head(std::int64_t task) const { return task % tasks_of_token() / split_.pieces; }
 
+  int tasks_per_token() const { return args_.kv_heads * split_.pieces; }
+  void begin(const AttentionState& state) const { kernels_.attention_begin(split_.padded, state); }
+  void widen(std::int64_t task, const KeyRun& run, float* k, float* v) const;
+  void attend_run(std::int64_t task, const KeyRun& run, const WideRows& wide, const AttentionPart& part,
+                  const AttentionState& state) const;
   void load_query(std::int64_t task, const AttentionPart& part) const;
   // The state of runs [begin, end); false where they hold no key. The query must be loaded.
   template <typename Run>
@@ -88,7 +99,7 @@ class AttentionTasks {
       if (at.empty()) continue;
       if (!any) kernels_.attention_begin(split_.padded, state);
       any = true;
-      attend_run(task, at, part, state);
+      attend_run(task, at, {}, part, state);
     }
     return any;
   }
@@ -99,14 +110,14 @@ class AttentionTasks {
   void store(std::int64_t task, const AttentionPart& part, const AttentionState& state) const;
 
  private:
-  std::int64_t tasks_of_token() const { return std::int64_t{args_.kv_heads} * split_.pieces; }
+  std::int64_t tasks_of_token() const { return tasks_per_token(); }
   std::int64_t first_head(std::int64_t task) const {
     return kv_head(task) * split_.group + task % split_.pieces * max_heads;
   }
   int heads(std::int64_t task) const {
     return std::min(max_heads, split_.group - static_cast<int>(task % split_.pieces) * max_heads);
   }
-  void attend_run(std::int64_t task, const KeyRun& run, const AttentionPart& part, const AttentionState& state) const;
+  const std::byte* row(const PagePart& pages, std::int64_t task, const KeyRun& run) const;
 
   const Kernels& kernels_;
   const Attention& args_;

@@ -96,16 +96,17 @@ void attend_page_heads(const AttentionCall& call, const AttentionState& state) {
   const V scale = Simd::all(call.scale);
   for (std::int64_t begin = 0; begin < call.count; begin += key_chunk) {
     const std::int64_t count = call.count - begin < key_chunk ? call.count - begin : key_chunk;
-    widen_rows(call.k_type, call.k, begin, count, call.k_scale, call.rows);
+    const float* rows = call.wide_k != nullptr ? call.wide_k + begin * head_dim : call.rows;
+    if (rows == call.rows) widen_rows(call.k_type, call.k, begin, count, call.k_scale, call.rows);
     std::int64_t key = 0;
     for (; key + K <= count; key += K) {
-      score_keys<K, N>(call.q, call.rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
+      score_keys<K, N>(call.q, rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
     }
     for (; key + 2 <= count; key += 2) {
-      score_keys<2, N>(call.q, call.rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
+      score_keys<2, N>(call.q, rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
     }
     for (; key < count; ++key) {
-      score_keys<1, N>(call.q, call.rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
+      score_keys<1, N>(call.q, rows + key * head_dim, scale, call.scores + (begin + key) * N * L);
     }
   }
 
@@ -133,11 +134,12 @@ void attend_page_heads(const AttentionCall& call, const AttentionState& state) {
 
   for (std::int64_t begin = 0; begin < call.count; begin += key_chunk) {
     const std::int64_t count = call.count - begin < key_chunk ? call.count - begin : key_chunk;
-    widen_rows(call.v_type, call.v, begin, count, call.v_scale, call.rows);
+    const float* rows = call.wide_v != nullptr ? call.wide_v + begin * head_dim : call.rows;
+    if (rows == call.rows) widen_rows(call.v_type, call.v, begin, count, call.v_scale, call.rows);
     const float* p = call.scores + begin * N * L;
     int d = 0;
-    for (; d + D <= head_dim; d += D) add_values<D, N>(p, call.rows, count, d, state.sums);
-    add_values<head_dim % D, N>(p, call.rows, count, d, state.sums);
+    for (; d + D <= head_dim; d += D) add_values<D, N>(p, rows, count, d, state.sums);
+    add_values<head_dim % D, N>(p, rows, count, d, state.sums);
   }
 }
 

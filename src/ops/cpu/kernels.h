@@ -56,6 +56,8 @@ struct AttentionCall {
   DType k_type = DType::bf16, v_type = DType::bf16;
   const std::byte* k = nullptr;  // the first visible row [128] of the page's head
   const std::byte* v = nullptr;
+  const float* wide_k = nullptr;  // the same rows in fp32 where several calls share them, else null
+  const float* wide_v = nullptr;
   std::int64_t count = 0;  // visible rows
   float k_scale = 1, v_scale = 1;
   float* rows = nullptr;    // scratch [key_chunk, 128]
@@ -101,6 +103,8 @@ struct Kernels {
   // out[i] += weight · values[i].
   void (*accumulate)(const float* values, float weight, std::int64_t count, float* out);
   void (*attention_begin)(int heads, const AttentionState& state);
+  // out[count, 128] <- rows of a page in fp32.
+  void (*widen_rows)(DType type, const std::byte* from, std::int64_t first, std::int64_t count, float scale, float* out);
   void (*attend_page)(const AttentionCall& call, const AttentionState& state);
   void (*attention_merge)(int heads, const AttentionState& into, const AttentionState& other);
   // sums <- sums / total.

@@ -23,6 +23,7 @@ const Kernels& avx2_kernels() {
       .swigluoai = swigluoai,
       .accumulate = accumulate,
       .attention_begin = attention_begin,
+      .widen_rows = widen_rows,
       .attend_page = attend_page,
       .attention_merge = attention_merge,
       .attention_finish = attention_finish,

@@ -29,6 +29,7 @@ const Kernels& avx512_kernels() {
       .swigluoai = swigluoai,
       .accumulate = accumulate,
       .attention_begin = attention_begin,
+      .widen_rows = widen_rows,
       .attend_page = attend_page,
       .attention_merge = attention_merge,
       .attention_finish = attention_finish,

@@ -104,7 +104,8 @@ struct Kernels {
   void (*accumulate)(const float* values, float weight, std::int64_t count, float* out);
   void (*attention_begin)(int heads, const AttentionState& state);
   // out[count, 128] <- rows of a page in fp32.
-  void (*widen_rows)(DType type, const std::byte* from, std::int64_t first, std::int64_t count, float scale, float* out);
+  void (*widen_rows)(DType type, const std::byte* from, std::int64_t first, std::int64_t count, float scale,
+                     float* out);
   void (*attend_page)(const AttentionCall& call, const AttentionState& state);
   void (*attention_merge)(int heads, const AttentionState& into, const AttentionState& other);
   // sums <- sums / total.

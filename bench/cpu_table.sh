@@ -40,7 +40,7 @@ echo "$(date -u '+%Y-%m-%d %H:%M UTC'), $(sed -n 's/^model name[^:]*: //p' /proc
 
 awk '
   function asked(label, value, bound) {
-    printf "%-44s %8s %8s   %s\n", label, bound "%", value "%", value >= bound ? "reached" : "MISSED"
+    printf "%-44s %8s %8s   %s\n", label, bound "%", value "%", (value >= bound ? "reached" : "MISSED")
   }
   /^--- / { format = ""; for (i = 1; i < NF; ++i) if ($i == "--format") format = $(i + 1); scaling = /--scaling/ }
   /^cpu \(/ { isa = $2; gsub(/[(,]/, "", isa); threads = $3; sparse = gsub(/S/, "S", $7) }
@@ -67,6 +67,6 @@ awk '
       if (part[3] == "") printf "%-44s %8s %8s\n", part[1], "", part[2] "%"
       else asked(part[1], part[2], part[3])
     }
-    if (long_context) printf "%-44s %5.1f ms %5.1f ms   %s\n", long_isa " decode at 256K context (8K: " at8k " ms)", allowed, long_context, long_context <= allowed ? "reached" : "MISSED"
+    if (long_context) printf "%-44s %5.1f ms %5.1f ms   %s\n", long_isa " decode at 256K context (8K: " at8k " ms)", allowed, long_context, (long_context <= allowed ? "reached" : "MISSED")
     for (i = 1; i <= s; ++i) print scale[i]
   }' "$log"

@@ -9,6 +9,7 @@ find_package(Boost 1.81 REQUIRED) # Asio and Beast, headers only
 find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit) # for m3_cli alone
 
 add_library(m3_dependencies INTERFACE)
 target_link_libraries(m3_dependencies INTERFACE Threads::Threads nlohmann_json::nlohmann_json fmt::fmt

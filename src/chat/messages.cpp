@@ -74,6 +74,10 @@ Value with_member(const Dict& dict, const char* name, Value value) {
 
 Value normalize_call(const Value& call, const std::string& path) {
   if (!call.is(Kind::dict)) fail("{}: expected an object, found {}", path, json_type(call));
+  const Value* id = call.as_dict().find("id");
+  if (id != nullptr && !id->is(Kind::string) && !id->is(Kind::none)) {
+    fail("{}.id: expected a string, found {}", path, json_type(*id));
+  }
   const Value* function = call.as_dict().find("function");
   const bool nested = function != nullptr && !function->is(Kind::none);
   const Value& target = nested ? *function : call;

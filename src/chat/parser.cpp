@@ -54,6 +54,22 @@ bool is_closing(std::string_view body, std::string_view word) {
 
 }  // namespace
 
+const char* thinking_mode_name(ThinkingMode mode) {
+  switch (mode) {
+    case ThinkingMode::adaptive: return "adaptive";
+    case ThinkingMode::enabled: return "enabled";
+    case ThinkingMode::disabled: return "disabled";
+  }
+  return "";
+}
+
+std::optional<ThinkingMode> find_thinking_mode(std::string_view name) {
+  for (const ThinkingMode mode : {ThinkingMode::adaptive, ThinkingMode::enabled, ThinkingMode::disabled}) {
+    if (name == thinking_mode_name(mode)) return mode;
+  }
+  return std::nullopt;
+}
+
 struct OutputParser::Tag {
   enum class Kind { think_begin, think_end, name_spaced } kind = Kind::name_spaced;
   std::string_view body;  // between < and >

@@ -31,6 +31,9 @@
 namespace m3::chat {
 
 enum class ThinkingMode : std::uint8_t { adaptive, enabled, disabled };
+const char* thinking_mode_name(ThinkingMode mode);
+// Absent for another word than adaptive, enabled and disabled.
+std::optional<ThinkingMode> find_thinking_mode(std::string_view name);
 
 struct Tool {
   std::string name;

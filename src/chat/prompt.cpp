@@ -13,6 +13,17 @@ namespace {
 
 constexpr std::size_t max_config_bytes = std::size_t{64} << 20;
 
+constexpr const char* template_name = "chat_template.jinja";
+constexpr const char* config_name = "tokenizer_config.json";
+
+// A tokenizer_config.json; an empty one where there is none.
+Value read_config(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return Value::dict(std::make_shared<Dict>());
+  Value config = parse_json(read_text_file(path, max_config_bytes), path.string());
+  if (!config.is(Kind::dict)) fail("{}: expected a JSON object", path.string());
+  return config;
+}
+
 std::string template_of(const Value& config, const std::string& where) {
   const Value* found = config.as_dict().find("chat_template");
   if (found == nullptr || found->is(Kind::none))
@@ -91,15 +102,18 @@ Text cut_at_mark(const Text& prompt, const std::string& mark) {
 
 }  // namespace
 
+bool has_chat_template(const std::filesystem::path& directory) {
+  if (std::filesystem::exists(directory / template_name)) return true;
+  const Value config = read_config(directory / config_name);
+  const Value* found = config.as_dict().find("chat_template");
+  return found != nullptr && !found->is(Kind::none);
+}
+
 ChatTemplate load_chat_template(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return ChatTemplate(read_text_file(path, max_config_bytes));
-  const auto file = path / "chat_template.jinja";
-  const auto config_path = path / "tokenizer_config.json";
-  Value config = Value::dict(std::make_shared<Dict>());
-  if (std::filesystem::exists(config_path)) {
-    config = parse_json(read_text_file(config_path, max_config_bytes), config_path.string());
-    if (!config.is(Kind::dict)) fail("{}: expected a JSON object", config_path.string());
-  }
+  const auto file = path / template_name;
+  const auto config_path = path / config_name;
+  const Value config = read_config(config_path);
   ChatTemplate loaded(std::filesystem::exists(file) ? read_text_file(file, max_config_bytes)
                                                     : template_of(config, config_path.string()));
   add_special_tokens(config, loaded.special_tokens);

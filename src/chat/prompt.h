@@ -18,6 +18,9 @@ struct ChatTemplate {
   Dict special_tokens;
 };
 
+// Whether the directory of a checkpoint holds one, in either place.
+bool has_chat_template(const std::filesystem::path& directory);
+
 // From a directory: chat_template.jinja, else the template in tokenizer_config.json ("default" where it has several);
 // or from a template file. Errors: there is none, or it does not parse.
 ChatTemplate load_chat_template(const std::filesystem::path& path);

@@ -9,13 +9,6 @@
 namespace m3::chat {
 namespace {
 
-struct ModeName {
-  std::string_view name;
-  ThinkingMode mode;
-};
-constexpr std::array<ModeName, 3> mode_names = {
-    {{"enabled", ThinkingMode::enabled}, {"disabled", ThinkingMode::disabled}, {"adaptive", ThinkingMode::adaptive}}};
-
 constexpr std::array<std::string_view, 7> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 // A member that is there and not null.
@@ -33,17 +26,8 @@ std::optional<bool> read_flag(const Dict& dict, const char* name) {
 
 ThinkingMode read_mode(const Value& value, std::string_view path) {
   if (!value.is(Kind::string)) fail("{}: expected a string, found {}", path, json_type(value));
-  for (const auto& known : mode_names) {
-    if (known.name == value.bytes()) return known.mode;
-  }
+  if (const std::optional<ThinkingMode> mode = find_thinking_mode(value.bytes())) return *mode;
   fail("{}: unknown thinking mode '{}'; known are enabled, disabled and adaptive", path, value.bytes());
-}
-
-const char* name_of(ThinkingMode mode) {
-  for (const auto& known : mode_names) {
-    if (known.mode == mode) return known.name.data();
-  }
-  return "";
 }
 
 // One of several fields that say the same; what two of them say must agree.
@@ -51,7 +35,8 @@ class ThinkingChoice {
  public:
   void set(ThinkingMode mode, const std::string& path) {
     if (mode_ && *mode_ != mode) {
-      fail("{}: asks for thinking {}, but {} asks for {}", path, name_of(mode), path_, name_of(*mode_));
+      fail("{}: asks for thinking {}, but {} asks for {}", path, thinking_mode_name(mode), path_,
+           thinking_mode_name(*mode_));
     }
     mode_ = mode;
     path_ = path;
@@ -85,6 +70,24 @@ void read_thinking(const Dict& body, const Dict& arguments, ThinkingChoice& choi
     }
     if (effort->bytes() == "none") choice.set(ThinkingMode::disabled, "reasoning_effort");
   }
+}
+
+// One limit under three names.
+std::optional<std::int64_t> read_thinking_budget(const Dict& body) {
+  std::optional<std::int64_t> budget;
+  const auto read = [&](const Dict& dict, const char* name, const std::string& path) {
+    const Value* value = present(dict, name);
+    if (value == nullptr) return;
+    if (!value->is(Kind::integer) || value->as_int() < 0) fail("{}: expected a number of tokens from 0", path);
+    if (budget && *budget != value->as_int())
+      fail("{}: {} contradicts {} given elsewhere", path, value->as_int(), *budget);
+    budget = value->as_int();
+  };
+  read(body, "thinking_budget", "thinking_budget");
+  read(body, "thinking_token_budget", "thinking_token_budget");
+  const Value* thinking = present(body, "thinking");
+  if (thinking != nullptr) read(thinking->as_dict(), "budget_tokens", "thinking.budget_tokens");
+  return budget;
 }
 
 void check_tool(const Value& tool, const std::string& path, std::vector<Tool>& parsed) {
@@ -182,12 +185,16 @@ void read_request_fields(const Dict& body, ChatRequest& request) {
   ThinkingChoice choice;
   read_thinking(body, *arguments, choice);
   request.thinking = choice.mode();
+  request.thinking_budget = read_thinking_budget(body);
+  const Value* format = present(body, "response_format");
+  request.response_format = format != nullptr ? *format : Value::none(Origin::message);
   Dict filled;
   for (const auto& [key, value] : arguments->items) {
     const bool empty_mode = key.bytes() == "thinking_mode" && value.is(Kind::none);
     if (!empty_mode) filled.set(key, value);
   }
-  if (request.thinking) filled.set(Value::string("thinking_mode"), Value::string(name_of(*request.thinking)));
+  if (request.thinking)
+    filled.set(Value::string("thinking_mode"), Value::string(thinking_mode_name(*request.thinking)));
   request.template_arguments = std::make_shared<const Dict>(std::move(filled));
 
   const std::optional<bool> generation = read_flag(body, "add_generation_prompt");

@@ -19,11 +19,14 @@ namespace {
 
 constexpr const char* shipped_name = "m3-tiny-prose";
 
+constexpr std::sig_atomic_t patient_interrupts = 5;
+
 volatile std::sig_atomic_t interrupt_count = 0;
+volatile std::sig_atomic_t interrupts_allowed = 1;
 
 extern "C" void on_interrupt(int) {
   interrupt_count = interrupt_count + 1;
-  if (interrupt_count > 1) ::_exit(130);
+  if (interrupt_count > interrupts_allowed) ::_exit(130);
 }
 
 const CLI::Validator not_empty(
@@ -172,6 +175,12 @@ bool interrupted() {
     return true;
   }();
   return installed && interrupt_count > 0;
+}
+
+void clear_interrupt() {
+  static_cast<void>(interrupted());
+  interrupts_allowed = patient_interrupts;
+  interrupt_count = 0;
 }
 
 void write_output(std::string_view text) {

@@ -48,6 +48,9 @@ std::string read_standard_input(std::size_t limit);
 
 // Turns true when the user presses Ctrl-C (first call installs the handler; a second Ctrl-C ends the program).
 bool interrupted();
+// For a program that goes on behind a Ctrl-C: forgets it, and from then on only many of them, without one being
+// forgotten in between, end the program.
+void clear_interrupt();
 
 // Writes to standard output at once. Errors: the reader went away or the disk is full.
 void write_output(std::string_view text);

@@ -168,6 +168,22 @@ TEST(Prompt, SpecialTokensOfMessagesAreOrdinaryText) {
   }
 }
 
+TEST(Prompt, SpecialTokensOfArgumentsAndContinuedTextAreOrdinaryText) {
+  const Tokenizer tokenizer = byte_tokenizer();
+  const auto body = [](const std::string& word) {
+    const std::string text = to_json(Value::string(word), {}).bytes();
+    return R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": )" + text +
+           R"(}], "continue_final_message": true, "chat_template_kwargs": {"model_identity": )" + text + "}}";
+  };
+  const std::vector<std::int32_t> expected = specials_in(tokenizer, body("plain words"));
+  ASSERT_GT(expected.size(), 5u);
+  for (const char* token : special_tokens) {
+    // The template splits reasoning from content at this one, whoever wrote it.
+    if (std::string(token) == "</mm:think>") continue;
+    EXPECT_EQ(specials_in(tokenizer, body(token + std::string("a"))), expected) << token;
+  }
+}
+
 TEST(Prompt, TokensCannotBeCompletedByMessages) {
   // "]~b" from a message before a "]" of the template, and halves of markers at every border.
   const Tokenizer tokenizer = byte_tokenizer();

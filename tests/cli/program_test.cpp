@@ -1,4 +1,7 @@
-// The program itself: exit codes and lines of tests/data/cli/cases.json, and what it writes.
+// The program itself: exit codes and lines of tests/data/cli/*.json, and what it writes.
+//
+// A case: args, exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
+// written), stdout_is (all of it).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,11 +71,16 @@ TEST_P(Program, DoesWhatTheCaseSays) {
   const nlohmann::json& expected = GetParam();
   const TemporaryDirectory files;
   std::vector<std::string> args;
+  const nlohmann::json given = expected.value("files", nlohmann::json::object());
+  for (const auto& [name, text] : given.items()) test::write_file(files / name, text.get<std::string>());
   for (const auto& arg : expected.at("args")) args.push_back(fill(arg.get<std::string>(), files.path().string()));
   const Outcome outcome = run(args, expected.value("stdin", ""));
   EXPECT_EQ(outcome.exit, expected.at("exit").get<int>()) << outcome.err;
   EXPECT_NE(outcome.out.find(fill(expected.value("stdout", ""), files.path().string())), std::string::npos)
       << outcome.out;
+  if (expected.contains("stdout_is")) {
+    EXPECT_EQ(outcome.out, expected.at("stdout_is").get<std::string>());
+  }
   EXPECT_NE(outcome.err.find(fill(expected.value("stderr", ""), files.path().string())), std::string::npos)
       << outcome.err;
   if (expected.contains("stderr") && outcome.exit != 0) {
@@ -80,36 +88,43 @@ TEST_P(Program, DoesWhatTheCaseSays) {
     EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;  // one line for a person
   }
   // Nothing half-written is left behind.
-  for (const auto& entry : std::filesystem::directory_iterator(files.path()))
+  for (const auto& entry : std::filesystem::directory_iterator(files.path())) {
+    if (given.contains(entry.path().filename().string())) continue;
     EXPECT_EQ(entry.path().extension(), ".safetensors");
+  }
 }
 
 std::vector<nlohmann::json> cases() {
-  std::ifstream file(std::string(M3_TEST_DATA) + "/cli/cases.json");
-  return nlohmann::json::parse(file).get<std::vector<nlohmann::json>>();
+  std::vector<nlohmann::json> all;
+  for (const char* name : {"/cli/cases.json", "/cli/chat_cases.json", "/cli/run_cases.json"}) {
+    std::ifstream file(std::string(M3_TEST_DATA) + name);
+    for (auto& entry : nlohmann::json::parse(file)) all.push_back(std::move(entry));
+  }
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Program, testing::ValuesIn(cases()),
                          [](const auto& tested) { return tested.param.at("name").template get<std::string>(); });
 
 TEST(ProgramOutput, TheSameSeedWritesTheSameText) {
-  const std::vector<std::string> args = {"run",          model, "--prompt", "In the garden",
-                                         "--max-tokens", "20",  "--seed",   "9"};
+  const std::vector<std::string> args = {"run",          model, "--raw",  "--prompt", "In the garden",
+                                         "--max-tokens", "20",  "--seed", "9"};
   const Outcome first = run(args);
   EXPECT_EQ(first.out, run(args).out);
   EXPECT_GT(first.out.size(), 20u);
 }
 
 TEST(ProgramOutput, JsonHoldsTextIdsLogprobsAndTimings) {
-  const Outcome outcome = run({"run", model, "--prompt", "In the garden", "--max-tokens", "7", "--temperature", "0",
-                               "--json", "--logprobs", "3"});
+  const Outcome outcome = run({"run", model, "--raw", "--prompt", "In the garden", "--max-tokens", "7", "--temperature",
+                               "0", "--json", "--logprobs", "3"});
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json.at("ids").size(), 7u);
   EXPECT_EQ(json.at("logprobs").size(), 7u);
   EXPECT_EQ(json.at("logprobs")[0].at("top").size(), 3u);
   EXPECT_EQ(json.at("usage").at("completion_tokens"), 7);
   EXPECT_TRUE(json.at("timings").contains("first_token_seconds"));
-  const Outcome plain = run({"run", model, "--prompt", "In the garden", "--max-tokens", "7", "--temperature", "0"});
+  const Outcome plain =
+      run({"run", model, "--raw", "--prompt", "In the garden", "--max-tokens", "7", "--temperature", "0"});
   EXPECT_EQ(json.at("text").get<std::string>() + "\n", plain.out);
 }
 
@@ -177,7 +192,7 @@ TEST(ProgramOutput, ALinkKeepsItsPlaceAndIdsAreNotOverwritten) {
 TEST(ProgramOutput, TimingsAreWholeWhenTheReplyIs) {
   for (int i = 0; i < 5; ++i) {
     const auto json =
-        nlohmann::json::parse(run({"run", model, "--prompt", "Hello", "--max-tokens", "3", "--json"}).out);
+        nlohmann::json::parse(run({"run", model, "--raw", "--prompt", "Hello", "--max-tokens", "3", "--json"}).out);
     EXPECT_GT(json.at("timings").at("prefill_seconds").get<double>(), 0);
     EXPECT_GT(json.at("timings").at("decode_seconds").get<double>(), 0);
   }
@@ -203,7 +218,8 @@ TEST(ProgramOutput, AFullDiskIsOneLine) {
 
 TEST(ProgramOutput, CtrlCEndsCleanly) {
   const TemporaryDirectory files;
-  const pid_t child = start({"run", model, "--prompt", "Once", "--ignore-eos", "--max-tokens", "16000"}, files, "");
+  const pid_t child =
+      start({"run", model, "--raw", "--prompt", "Once", "--ignore-eos", "--max-tokens", "16000"}, files, "");
   const auto written = [&] {
     return std::filesystem::exists(files / "stdout") ? std::filesystem::file_size(files / "stdout") : 0;
   };

@@ -1,0 +1,73 @@
+#include "src/cli/chat_model.h"
+
+#include "src/base/error.h"
+
+namespace m3::cli {
+
+namespace {
+
+chat::ChatTemplate load_template(const std::string& checkpoint) {
+  if (!chat::has_chat_template(checkpoint)) {
+    fail("{} has no chat template, so it cannot chat; add --raw to complete text with it", checkpoint);
+  }
+  return chat::load_chat_template(checkpoint);
+}
+
+Reasoning::Start start_of(chat::ThinkingMode mode) {
+  switch (mode) {
+    case chat::ThinkingMode::enabled: return Reasoning::Start::inside;
+    case chat::ThinkingMode::disabled: return Reasoning::Start::outside;
+    case chat::ThinkingMode::adaptive: return Reasoning::Start::either;
+  }
+  return Reasoning::Start::outside;
+}
+
+}  // namespace
+
+std::string ChatReply::finish_name() const {
+  return finish == FinishReason::stop && !output.calls.empty() ? "tool_calls" : finish_reason_name(finish);
+}
+
+std::vector<chat::ParseEvent> ReplyReader::take(const Event& event) {
+  reply_.text += event.text;
+  reply_.ids.insert(reply_.ids.end(), event.ids.begin(), event.ids.end());
+  std::vector<chat::ParseEvent> events = parser_.feed(event.text);
+  if (event.finish != FinishReason::none) {
+    for (chat::ParseEvent& last : parser_.finish()) events.push_back(std::move(last));
+    reply_.finish = event.finish;
+    reply_.stop_reason = event.stop_reason;
+    reply_.error = event.error;
+  }
+  reply_.usage = event.usage;
+  chat::append_events(reply_.output, events);
+  return events;
+}
+
+ChatModel::ChatModel(const std::string& checkpoint)
+    : template_(load_template(checkpoint)), tokenizer_(Tokenizer::load(checkpoint)) {}
+
+Request ChatModel::request(const chat::ChatRequest& chat, Request base) const {
+  base.prompt_ids = chat::encode_prompt(tokenizer_, chat::render_prompt(template_, chat));
+  if (!chat.continue_final_message) base.reasoning.start = start_of(chat.mode());
+  base.reasoning.begin_id = tokenizer_.id_of("<mm:think>");
+  base.reasoning.end_id = tokenizer_.id_of("</mm:think>");
+  base.reasoning.budget = chat.thinking_budget;
+  if (!chat.response_format.is(chat::Kind::none)) fail("response_format: replies cannot be held to a format yet");
+  if (chat.tool_choice.kind != chat::ToolChoice::Kind::automatic)
+    fail("tool_choice: the choice of tools cannot be enforced yet; only auto is known");
+  return base;
+}
+
+ChatReply ChatModel::reply(Engine& engine, const chat::ChatRequest& chat, const Request& base, const Show& show,
+                           const std::function<bool()>& stop) const {
+  ReplyReader reader(chat);
+  generate(
+      engine, request(chat, base),
+      [&](const Event& event) {
+        for (const chat::ParseEvent& part : reader.take(event)) show(part);
+      },
+      stop);
+  return reader.reply();
+}
+
+}  // namespace m3::cli

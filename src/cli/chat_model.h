@@ -1,0 +1,63 @@
+// An engine that answers chat requests through its checkpoint's template.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "m3/engine.h"
+#include "src/chat/messages.h"
+#include "src/chat/parser.h"
+#include "src/chat/prompt.h"
+#include "src/tokenizer/tokenizer.h"
+
+namespace m3::cli {
+
+struct ChatReply {
+  chat::ParsedOutput output;
+  std::string text;  // as the model wrote it
+  std::vector<TokenId> ids;
+  FinishReason finish = FinishReason::none;
+  std::string stop_reason;
+  std::string error;  // one line, with FinishReason::error
+  Usage usage;
+
+  // As the APIs say it: "tool_calls" where the reply ended by itself and has calls.
+  std::string finish_name() const;
+};
+
+// One sample's events, parsed.
+class ReplyReader {
+ public:
+  explicit ReplyReader(const chat::ChatRequest& request)
+      : parser_(request.parsed_tools, request.mode(), request.continue_final_message) {}
+
+  // What became certain with the event; with the last one, all that was held back.
+  std::vector<chat::ParseEvent> take(const Event& event);
+  const ChatReply& reply() const { return reply_; }
+
+ private:
+  chat::OutputParser parser_;
+  ChatReply reply_;
+};
+
+class ChatModel {
+ public:
+  // `checkpoint`: the directory with template and tokenizer. Errors: it has no template; the line says what to do.
+  explicit ChatModel(const std::string& checkpoint);
+
+  // The request for the engine: prompt ids, and how its reasoning runs; the rest is
+  // `base`'s. Errors: what the template raises, and what cannot be enforced.
+  Request request(const chat::ChatRequest& chat, Request base) const;
+
+  using Show = std::function<void(const chat::ParseEvent&)>;
+  // Generates one reply, on the caller's thread; `stop` is polled. Errors: what the engine refuses.
+  ChatReply reply(Engine& engine, const chat::ChatRequest& chat, const Request& base, const Show& show,
+                  const std::function<bool()>& stop) const;
+
+ private:
+  chat::ChatTemplate template_;
+  Tokenizer tokenizer_;
+};
+
+}  // namespace m3::cli

@@ -13,20 +13,25 @@ namespace {
 using Json = Conversation::Json;
 
 // Members of a body that act here. `model` and `stream` say what holds anyway.
-constexpr std::array known_fields = {"model",
-                                     "stream",
-                                     "messages",
-                                     "tools",
-                                     "tool_choice",
-                                     "parallel_tool_calls",
-                                     "response_format",
-                                     "thinking",
-                                     "thinking_budget",
-                                     "thinking_token_budget",
-                                     "reasoning_effort",
-                                     "chat_template_kwargs",
-                                     "add_generation_prompt",
-                                     "continue_final_message"};
+constexpr std::array<std::string_view, 19> known_fields = {"model",
+                                                           "stream",
+                                                           "messages",
+                                                           "tools",
+                                                           "tool_choice",
+                                                           "parallel_tool_calls",
+                                                           "thinking",
+                                                           "reasoning_effort",
+                                                           "chat_template_kwargs",
+                                                           "thinking_budget",
+                                                           "thinking_token_budget",
+                                                           "response_format",
+                                                           "structured_outputs",
+                                                           "guided_json",
+                                                           "guided_regex",
+                                                           "guided_choice",
+                                                           "guided_grammar",
+                                                           "add_generation_prompt",
+                                                           "continue_final_message"};
 
 std::string string_member(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -66,8 +71,10 @@ std::string text_of(const Json& content) {
   return text;
 }
 
+Value value_of(const Json& body) { return parse_json(dump(body), "the conversation"); }
+
 ChatRequest checked(const Json& body, const ChatRequestOptions& options) {
-  return parse_chat_request(parse_json(dump(body), "the conversation"), options);
+  return parse_chat_request(value_of(body), options);
 }
 
 }  // namespace
@@ -276,6 +283,8 @@ std::size_t Conversation::size() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(messages(), [](const Json& message) { return !is_system(role_of(message)); }));
 }
+
+Value Conversation::value() const { return value_of(body_); }
 
 ChatRequest Conversation::request() const { return checked(body_, {}); }
 

@@ -66,6 +66,8 @@ class Conversation {
   // Questions and replies, without the system's messages.
   std::size_t size() const;
   const Json& body() const { return body_; }
+  // The body as parse_chat_request() and apply_reply_rules() read it.
+  Value value() const;
   // For the next reply. Errors: as parse_chat_request().
   ChatRequest request() const;
 

@@ -38,8 +38,6 @@ struct ChatRequest {
   bool parallel_tool_calls = true;                 // false: one call at most
   std::optional<ThinkingMode> thinking;            // absent: the template's default, adaptive
   std::shared_ptr<const Dict> template_arguments;  // chat_template_kwargs, with thinking_mode filled in
-  std::optional<std::int64_t> thinking_budget;     // tokens of reasoning at most
-  Value response_format;                           // as given, or none
   bool add_generation_prompt = true;
   bool continue_final_message = false;
 
@@ -55,7 +53,6 @@ struct ChatRequest {
 //   line, in their order
 // - reasoning is read from reasoning_content, reasoning or thinking
 // - null members of a message are dropped, and a tool result without content is empty
-// - thinking_budget, thinking_token_budget and thinking.budget_tokens are one thing
 // - thinking.type, reasoning_effort "none" and enable_thinking all become thinking_mode; contradictions are errors.
 //   The other efforts have no place in M3's prompt: they are checked and leave the mode as it is
 ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options = {});

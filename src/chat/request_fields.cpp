@@ -72,24 +72,6 @@ void read_thinking(const Dict& body, const Dict& arguments, ThinkingChoice& choi
   }
 }
 
-// One limit under three names.
-std::optional<std::int64_t> read_thinking_budget(const Dict& body) {
-  std::optional<std::int64_t> budget;
-  const auto read = [&](const Dict& dict, const char* name, const std::string& path) {
-    const Value* value = present(dict, name);
-    if (value == nullptr) return;
-    if (!value->is(Kind::integer) || value->as_int() < 0) fail("{}: expected a number of tokens from 0", path);
-    if (budget && *budget != value->as_int())
-      fail("{}: {} contradicts {} given elsewhere", path, value->as_int(), *budget);
-    budget = value->as_int();
-  };
-  read(body, "thinking_budget", "thinking_budget");
-  read(body, "thinking_token_budget", "thinking_token_budget");
-  const Value* thinking = present(body, "thinking");
-  if (thinking != nullptr) read(thinking->as_dict(), "budget_tokens", "thinking.budget_tokens");
-  return budget;
-}
-
 void check_tool(const Value& tool, const std::string& path, std::vector<Tool>& parsed) {
   if (!tool.is(Kind::dict)) fail("{}: expected an object, found {}", path, json_type(tool));
   if (const Value* type = present(tool.as_dict(), "type")) {
@@ -185,9 +167,6 @@ void read_request_fields(const Dict& body, ChatRequest& request) {
   ThinkingChoice choice;
   read_thinking(body, *arguments, choice);
   request.thinking = choice.mode();
-  request.thinking_budget = read_thinking_budget(body);
-  const Value* format = present(body, "response_format");
-  request.response_format = format != nullptr ? *format : Value::none(Origin::message);
   Dict filled;
   for (const auto& [key, value] : arguments->items) {
     const bool empty_mode = key.bytes() == "thinking_mode" && value.is(Kind::none);

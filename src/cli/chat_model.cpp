@@ -1,6 +1,7 @@
 #include "src/cli/chat_model.h"
 
 #include "src/base/error.h"
+#include "src/chat/reply_rules.h"
 
 namespace m3::cli {
 
@@ -11,15 +12,6 @@ chat::ChatTemplate load_template(const std::string& checkpoint) {
     fail("{} has no chat template, so it cannot chat; add --raw to complete text with it", checkpoint);
   }
   return chat::load_chat_template(checkpoint);
-}
-
-Reasoning::Start start_of(chat::ThinkingMode mode) {
-  switch (mode) {
-    case chat::ThinkingMode::enabled: return Reasoning::Start::inside;
-    case chat::ThinkingMode::disabled: return Reasoning::Start::outside;
-    case chat::ThinkingMode::adaptive: return Reasoning::Start::either;
-  }
-  return Reasoning::Start::outside;
 }
 
 }  // namespace
@@ -46,23 +38,18 @@ std::vector<chat::ParseEvent> ReplyReader::take(const Event& event) {
 ChatModel::ChatModel(const std::string& checkpoint)
     : template_(load_template(checkpoint)), tokenizer_(Tokenizer::load(checkpoint)) {}
 
-Request ChatModel::request(const chat::ChatRequest& chat, Request base) const {
+Request ChatModel::request(const chat::Conversation& conversation, const chat::ChatRequest& chat, Request base) const {
   base.prompt_ids = chat::encode_prompt(tokenizer_, chat::render_prompt(template_, chat));
-  if (!chat.continue_final_message) base.reasoning.start = start_of(chat.mode());
-  base.reasoning.begin_id = tokenizer_.id_of("<mm:think>");
-  base.reasoning.end_id = tokenizer_.id_of("</mm:think>");
-  base.reasoning.budget = chat.thinking_budget;
-  if (!chat.response_format.is(chat::Kind::none)) fail("response_format: replies cannot be held to a format yet");
-  if (chat.tool_choice.kind != chat::ToolChoice::Kind::automatic)
-    fail("tool_choice: the choice of tools cannot be enforced yet; only auto is known");
+  chat::apply_reply_rules(conversation.value(), chat, tokenizer_, base);
   return base;
 }
 
-ChatReply ChatModel::reply(Engine& engine, const chat::ChatRequest& chat, const Request& base, const Show& show,
-                           const std::function<bool()>& stop) const {
+ChatReply ChatModel::reply(Engine& engine, const chat::Conversation& conversation, const Request& base,
+                           const Show& show, const std::function<bool()>& stop) const {
+  const chat::ChatRequest chat = conversation.request();
   ReplyReader reader(chat);
   generate(
-      engine, request(chat, base),
+      engine, request(conversation, chat, base),
       [&](const Event& event) {
         for (const chat::ParseEvent& part : reader.take(event)) show(part);
       },

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "m3/engine.h"
-#include "src/chat/messages.h"
+#include "src/chat/conversation.h"
 #include "src/chat/parser.h"
 #include "src/chat/prompt.h"
 #include "src/tokenizer/tokenizer.h"
@@ -46,13 +46,14 @@ class ChatModel {
   // `checkpoint`: the directory with template and tokenizer. Errors: it has no template; the line says what to do.
   explicit ChatModel(const std::string& checkpoint);
 
-  // The request for the engine: prompt ids, and how its reasoning runs; the rest is
-  // `base`'s. Errors: what the template raises, and what cannot be enforced.
-  Request request(const chat::ChatRequest& chat, Request base) const;
+  // The request for the engine: prompt ids, reasoning and the form of the reply; the rest is `base`'s. `chat` is the
+  // conversation's request. Errors: what the template raises, and what cannot be enforced.
+  Request request(const chat::Conversation& conversation, const chat::ChatRequest& chat, Request base) const;
 
   using Show = std::function<void(const chat::ParseEvent&)>;
-  // Generates one reply, on the caller's thread; `stop` is polled. Errors: what the engine refuses.
-  ChatReply reply(Engine& engine, const chat::ChatRequest& chat, const Request& base, const Show& show,
+  // Generates one reply, on the caller's thread; `stop` is polled. Errors: those of a request, and what the engine
+  // refuses.
+  ChatReply reply(Engine& engine, const chat::Conversation& conversation, const Request& base, const Show& show,
                   const std::function<bool()>& stop) const;
 
  private:

@@ -85,7 +85,7 @@ void ChatSession::give_result(const std::string& result) {
 
 // False: there was no reply at all, by an error.
 bool ChatSession::reply() {
-  const ChatReply reply = answer_(conversation_.request());
+  const ChatReply reply = answer_(conversation_);
   view_.end_reply();
   const bool stopped = reply.finish == FinishReason::cancelled;
   const bool failed = reply.finish == FinishReason::error;

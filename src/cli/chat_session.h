@@ -14,7 +14,7 @@ namespace m3::cli {
 class ChatSession {
  public:
   // Generates and shows a reply. May throw m3::Error: the line is shown and the chat goes on.
-  using Answer = std::function<ChatReply(const chat::ChatRequest&)>;
+  using Answer = std::function<ChatReply(const chat::Conversation&)>;
 
   ChatSession(chat::Conversation conversation, Answer answer, ChatView& view)
       : conversation_(std::move(conversation)), answer_(std::move(answer)), view_(view) {}

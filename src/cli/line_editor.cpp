@@ -118,7 +118,9 @@ int LineEditor::State::read_character(EditLine* editor, wchar_t* out) {
   }
   const Utf8Character character = decode_utf8(bytes, 0);
   bytes.erase(0, character.length);
-  *out = static_cast<wchar_t>(character.code);
+  // A Ctrl-D that came while a reply was written, without an editor, is handed over by the terminal as a zero.
+  constexpr wchar_t ctrl_d = 4;
+  *out = character.code == 0 ? ctrl_d : static_cast<wchar_t>(character.code);
   return 1;
 }
 
@@ -175,6 +177,8 @@ InputLine LineEditor::read_line(const std::string& prompt) {
   state.interrupted = false;
   state.continues = false;
   clear_interrupt();
+  // Before the prompt is seen, so that keys which answer it at once are not taken for the terminal's own.
+  el_set(state.editor, EL_PREP_TERM, 1);
   int count = 0;
   const char* line = el_gets(state.editor, &count);
   if (state.interrupted) {

@@ -95,10 +95,11 @@ bool wants_color() {
   return (refused == nullptr || *refused == '\0') && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 
-int answer_once(const RunOptions& options, const ChatModel& model, const chat::ChatRequest& chat, Request base,
+int answer_once(const RunOptions& options, const ChatModel& model, const chat::Conversation& conversation, Request base,
                 const std::string& built_in) {
+  const chat::ChatRequest chat = conversation.request();
   if (!built_in.empty() && !base.max_tokens) base.max_tokens = sample_answer_tokens;
-  const Request request = model.request(chat, base);
+  const Request request = model.request(conversation, chat, base);
   const LoadedEngine loaded = load_engine(options);
   Engine& engine = *loaded.engine;
   static_cast<void>(interrupted());  // from here Ctrl-C ends the reply, not the program
@@ -152,10 +153,10 @@ int chat_at_terminal(const RunOptions& options, const ChatModel& model, chat::Co
   ChatView view(write_output, {.terminal = true, .color = wants_color(), .reasoning = true});
   ChatSession session(
       std::move(conversation),
-      [&](const chat::ChatRequest& chat) {
+      [&](const chat::Conversation& asked) {
         clear_interrupt();
         return model.reply(
-            engine, chat, base, [&](const chat::ParseEvent& part) { view.show(part); }, interrupted);
+            engine, asked, base, [&](const chat::ParseEvent& part) { view.show(part); }, interrupted);
       },
       view);
   LineEditor editor;
@@ -202,7 +203,7 @@ int run_chat(const CLI::App& command, const RunOptions& options) {
     while (command.count("--prompt") == 0 && question->ends_with('\n')) question->pop_back();
     conversation.add_user(*question);
   }
-  return answer_once(options, model, conversation.request(), base, built_in);
+  return answer_once(options, model, conversation, base, built_in);
 }
 
 }  // namespace m3::cli

@@ -33,7 +33,8 @@ class Session : public testing::Test {
   ChatView view_{[this](std::string_view text) { shown_ += text; },
                  {.terminal = true, .color = false, .reasoning = true}};
   ChatSession session_{chat::Conversation(),
-                       [this](const chat::ChatRequest& request) {
+                       [this](const chat::Conversation& conversation) {
+                         const chat::ChatRequest request = conversation.request();
                          requests_.push_back(request);
                          if (replies_.empty()) fail("the prompt has too many tokens");
                          const Written next = replies_.front();

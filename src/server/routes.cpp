@@ -1,5 +1,7 @@
 #include "src/server/routes.h"
 
+#include "src/server/api_routes.h"
+
 namespace m3::server {
 
 void add_routes(Router& router, Server& server) {
@@ -14,6 +16,9 @@ void add_routes(Router& router, Server& server) {
   router.add({"GET", "/v1/models", bind(models), openai});
   router.add({"GET", "/v1/models/{model}", bind(models), openai});
   router.add({"POST", "/v1/chat/completions", bind(chat_completions), openai});
+  add_responses_routes(router, server);
+  add_anthropic_routes(router, server);
+  add_page_routes(router, server);
   router.add({"POST", "/v1/completions", bind(completions), openai});
   router.add({"POST", "/tokenize", bind(tokenize), openai});
   router.add({"POST", "/detokenize", bind(detokenize), openai});

@@ -1,0 +1,43 @@
+#include "src/server/responses_store.h"
+
+namespace m3::server {
+
+void ResponseStore::put(const std::string& id, StoredResponse response, std::size_t added_bytes) {
+  const std::size_t bytes = response.body.size() + added_bytes;
+  const std::lock_guard lock(mutex_);
+  if (const auto old = entries_.find(id); old != entries_.end()) drop(old);
+  if (bytes > most_bytes_) return;
+  order_.push_back(id);
+  entries_.emplace(id, Entry{std::move(response), bytes, std::prev(order_.end())});
+  bytes_ += bytes;
+  while (entries_.size() > most_entries_ || bytes_ > most_bytes_) drop(entries_.find(order_.front()));
+}
+
+std::optional<StoredResponse> ResponseStore::get(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(id);
+  if (entry == entries_.end()) return std::nullopt;
+  order_.splice(order_.end(), order_, entry->second.place);
+  return entry->second.response;
+}
+
+bool ResponseStore::remove(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(id);
+  if (entry == entries_.end()) return false;
+  drop(entry);
+  return true;
+}
+
+std::size_t ResponseStore::size() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+void ResponseStore::drop(std::map<std::string, Entry>::iterator entry) {
+  bytes_ -= entry->second.bytes;
+  order_.erase(entry->second.place);
+  entries_.erase(entry);
+}
+
+}  // namespace m3::server

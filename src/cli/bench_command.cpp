@@ -244,7 +244,9 @@ void add_bench_command(CLI::App& app) {
       ->delimiter(',');
   command.add_flag("--profile", options->profile, "Time by operation, each beside its limit");
   command.add_flag("--json", options->json, "Print one JSON object");
+  add_bench_serve_command(command);
   command.callback([&command, options] {
+    if (!command.get_subcommands().empty()) return;
     options->format_given = command.count("--format") > 0;
     run(*options);
   });

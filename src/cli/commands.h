@@ -13,6 +13,7 @@ void add_run_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_bench_serve_command(CLI::App& bench);
 void add_serve_command(CLI::App& app);
 
 }  // namespace m3::cli

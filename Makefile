@@ -1,10 +1,10 @@
 # The same work as the scripts, by name. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench load-test fuzz lint format asan tsan debug clean
+.PHONY: help build run test bench load-test test-clients fuzz lint format asan tsan debug clean
 ARGS ?=
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## build/release/m3
 	@scripts/install_packages.sh build
@@ -21,6 +21,9 @@ bench: ## CPU speeds beside their limits; with ARGS the micro-benchmarks (Google
 
 load-test: ## 64 clients at once for ten minutes; ARGS="SECONDS CLIENTS"
 	@scripts/load_test.sh $(ARGS)
+
+test-clients: ## real clients from PyPI and a browser against m3 serve; ARGS="--gsm8k FOLDER openai" for one
+	@tests/clients/run.sh $(ARGS)
 
 fuzz: ## every fuzz target for 60 s each (clang, in build/asan); ARGS="NAME SECONDS" for one
 	@scripts/fuzz.sh $(ARGS)

@@ -25,8 +25,8 @@ using grammar::Strictness;
 constexpr std::string_view mark = "]<]minimax[>[";  // N: before every tag
 constexpr std::size_t max_name = 512;               // bytes; the parser takes longer tags for text
 
-// Text of an argument: whatever does not spell N.
-constexpr std::string_view text_body = R"(TagDispatch(loop_after_dispatch=false, excludes=("]<]minimax[>[")))";
+// Text, of an argument or between calls: whatever does not hold the beginning of N in letters, "]<]".
+constexpr std::string_view text_pattern = R"(([^\]]|\]+([^\]<]|<[^\]]))*(\]+<?)?)";
 
 std::string tag(std::string_view body) { return fmt::format("{}<{}>", mark, body); }
 
@@ -214,12 +214,12 @@ std::optional<std::string> tool_grammar(const std::vector<Tool>& tools, const To
   const Choice choice = request.choice.kind;
   if (tools.empty()) return std::nullopt;
   if (choice == Choice::none) {
-    return fmt::format("root ::= TagDispatch(loop_after_dispatch=false, excludes=({}))\n", quote(tag("tool_call")));
+    return fmt::format("root ::= {}\n", grammar::regex(text_pattern));
   }
   if (choice == Choice::automatic && request.strict.empty() && request.otherwise.empty()) return std::nullopt;
 
   Rules rules;
-  rules.define("m3-text", text_body);
+  rules.define("m3-text", grammar::regex(text_pattern));
   std::vector<std::string> calls;
   for (std::size_t i = 0; i < tools.size(); ++i) {
     if (choice == Choice::named && tools[i].name != request.choice.name) continue;
@@ -239,8 +239,7 @@ std::optional<std::string> tool_grammar(const std::vector<Tool>& tools, const To
   } else if (!request.otherwise.empty()) {
     root = fmt::format("m3-form | \"\\n\"{{0,2}} {}", block);
   } else {
-    root = fmt::format("TokenTagDispatch((Special({}), m3-block), loop_after_dispatch={})", quote(mark),
-                       request.parallel ? "true" : "false");
+    root = fmt::format("m3-text ({} m3-text){}", block, request.parallel ? "*" : "?");
   }
   std::string text = fmt::format("root ::= {}\n{}", root, rules.text());
   if (choice == Choice::automatic && !request.otherwise.empty()) {

@@ -4,7 +4,8 @@
 //     root ::= N<tool_call>⏎ (N<invoke name="…">…N</invoke>⏎)+ N</tool_call>
 //
 // Markers are literals of the grammar; where the tokenizer has a token for one, the engine takes that token and not its
-// letters. Argument text can hold neither the token nor its letters.
+// letters. Text can hold neither the token nor the beginning
+// of its letters, "]<]".
 #pragma once
 
 #include <optional>

@@ -98,6 +98,7 @@ struct Constraints::Data {
   std::int64_t vocab_size;
   std::vector<TokenId> end_ids;
   ConstraintLimits limits;
+  std::vector<std::pair<std::string, TokenId>> added;  // the tokenizer's added tokens, the longest first
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -131,9 +132,11 @@ struct Constraints::Data {
     std::vector<std::string> tokens(static_cast<std::size_t>(vocab_size));
     for (std::int64_t id = 0; id < vocab_size; ++id) {
       const auto token = static_cast<TokenId>(id);
-      // Added tokens stay without text, so that no text of a grammar can be written with one.
-      const bool plain = tokenizer.has_token(id) && !tokenizer.is_added(token);
-      if (plain) tokens[static_cast<std::size_t>(id)] = tokenizer.token_bytes(token);
+      if (!tokenizer.has_token(id)) continue;
+      std::string& text = tokens[static_cast<std::size_t>(id)];
+      text = tokenizer.token_bytes(token);
+      // An added token begins with a byte that no text has, so that only a grammar that names it takes it.
+      if (tokenizer.is_added(token)) text.insert(text.begin(), '\xff');
     }
     const xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
                                        std::vector<std::int32_t>(end_ids.begin(), end_ids.end()));
@@ -215,7 +218,15 @@ struct Constraints::Data {
 
 Constraints::Constraints(const Tokenizer& tokenizer, std::int64_t vocab_size, std::vector<TokenId> end_ids,
                          const ConstraintLimits& limits)
-    : data_(new Data{tokenizer, vocab_size, std::move(end_ids), limits, {}, {}, false, {}, {}, {}, {}, {}}) {}
+    : data_(new Data{tokenizer, vocab_size, std::move(end_ids), limits, {}, {}, {}, false, {}, {}, {}, {}, {}}) {
+  for (std::int64_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    if (tokenizer.is_added(token)) data_->added.emplace_back(tokenizer.token_text(token), token);
+  }
+  std::ranges::sort(data_->added, [](const auto& left, const auto& right) {
+    return left.first.size() > right.first.size();  // where one begins another, the longer counts
+  });
+}
 
 Constraints::~Constraints() {
   {
@@ -226,6 +237,7 @@ Constraints::~Constraints() {
   if (data_->thread) pthread_join(*data_->thread, nullptr);
 }
 
+const std::vector<TokenId>& Constraints::end_ids() const { return data_->end_ids; }
 std::int64_t Constraints::vocab_size() const { return data_->vocab_size; }
 
 namespace {
@@ -309,15 +321,7 @@ std::string Constraints::grammar_text(const Constraint& constraint) const {
       return grammar::choice_grammar(constraint.choices);
     case Constraint::Kind::grammar: break;
   }
-  std::vector<std::pair<std::string, TokenId>> added;
-  for (std::int64_t id = 0; id < data_->tokenizer.vocab_size(); ++id) {
-    const auto token = static_cast<TokenId>(id);
-    if (data_->tokenizer.has_token(id) && data_->tokenizer.is_added(token))
-      added.emplace_back(data_->tokenizer.token_text(token), token);
-  }
-  // The longest first, where one begins another.
-  std::ranges::sort(added, [](const auto& left, const auto& right) { return left.first.size() > right.first.size(); });
-  return name_special_tokens(constraint.text, data_->tokenizer, added);
+  return name_special_tokens(constraint.text, data_->tokenizer, data_->added);
 }
 
 ConstraintHandle Constraints::compile(const Constraint& constraint, std::function<void()> ready) {

@@ -86,6 +86,7 @@ class Constraints {
   // The grammar that a constraint stands for, as compile() makes it. Errors as there.
   std::string grammar_text(const Constraint& constraint) const;
   std::int64_t vocab_size() const;
+  const std::vector<TokenId>& end_ids() const;
 
  private:
   struct Data;

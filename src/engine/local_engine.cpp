@@ -46,7 +46,8 @@ LocalEngine::LocalEngine(std::shared_ptr<LoadedModel> model, Tokenizer tokenizer
                   .sequences = running_limit(options_.max_num_seqs, model_->max_batched_tokens()),
                   .prompt_rows = std::min(model_->max_batched_tokens(), most_prompt_rows)},
                  model_->pages(), cache_ ? &*cache_ : nullptr),
-      step_(*model_) {
+      step_(*model_),
+      constraints_(tokenizer_, model_->config().vocab_size, vocabulary_.end_ids) {
   if (options_.max_queued_requests < 0)
     fail_usage("--max-queued-requests {}: give a number from 0", options_.max_queued_requests);
   fill_info();
@@ -86,6 +87,14 @@ RequestId LocalEngine::submit(Request request, EventSink sink) {
   const std::uint64_t seed = request.sampling.seed.value_or(fresh_seed());
   const RequestId id = next_id_++;
   auto active = std::make_unique<ActiveRequest>(id, std::move(request), std::move(sink), seed, context_);
+  active->tags = tags_of(active->request);
+  if (active->request.constraint.kind != Constraint::Kind::none) {
+    active->constraint = constraints_.compile(active->request.constraint, [this, id] {
+      const std::lock_guard lock(mutex_);
+      inbox_.compiled.push_back(id);
+      wake_.notify_one();
+    });
+  }
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw Error(ErrorKind::internal, "the engine has stopped: " + failure_);
   const std::int64_t waiting = published_.waiting + static_cast<std::int64_t>(inbox_.arrivals.size());
@@ -98,6 +107,17 @@ RequestId LocalEngine::submit(Request request, EventSink sink) {
   inbox_.arrivals.push_back(std::move(active));
   wake_.notify_one();
   return id;
+}
+
+std::shared_ptr<const ThinkTags> LocalEngine::tags_of(const Request& request) {
+  const Reasoning& reasoning = request.reasoning;
+  const bool needed = request.constraint.kind != Constraint::Kind::none || reasoning.budget;
+  if (reasoning.start == Reasoning::Start::outside || !needed) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (!tags_ || tags_->begin_id() != reasoning.begin_id || tags_->end_id() != reasoning.end_id) {
+    tags_ = std::make_shared<ThinkTags>(tokenizer_, info_.vocab_size, reasoning.begin_id, reasoning.end_id);
+  }
+  return tags_;
 }
 
 void LocalEngine::cancel(RequestId id) {
@@ -138,6 +158,7 @@ void LocalEngine::loop() {
     while (take_inbox()) {
       if (!requests_.empty()) step();
     }
+    requests_.merge(compiling_);
     for (auto& [id, request] : requests_) end_request(*request, FinishReason::cancelled);
     settle();
   } catch (const std::exception& error) {
@@ -157,18 +178,36 @@ bool LocalEngine::take_inbox() {
     published_.waiting += static_cast<std::int64_t>(inbox.arrivals.size());
   }
   if (inbox.reset_prefix_cache && cache_) cache_->clear();
-  for (auto& arrival : inbox.arrivals) {
-    ActiveRequest& request = *arrival;
-    requests_.emplace(request.id, std::move(arrival));
-    ++open_requests_;
-    scheduler_.enqueue(*request.begin_next());
+  for (auto& arrival : inbox.arrivals) take_arrival(std::move(arrival));
+  for (const RequestId id : inbox.compiled) {
+    if (compiling_.contains(id)) admit(id);
   }
   for (const RequestId id : inbox.cancelled) {
+    if (auto waiting = compiling_.extract(id)) requests_.insert(std::move(waiting));
     const auto found = requests_.find(id);
     if (found != requests_.end()) end_request(*found->second, FinishReason::cancelled);
   }
   if (!inbox.empty()) settle();
   return !inbox.stop;
+}
+
+void LocalEngine::take_arrival(std::unique_ptr<ActiveRequest> arrival) {
+  const RequestId id = arrival->id;
+  const bool waits = arrival->constraint && arrival->constraint->state() == CompiledConstraint::State::waiting;
+  compiling_.emplace(id, std::move(arrival));
+  ++open_requests_;
+  if (!waits) admit(id);
+}
+
+// A request whose constraint is compiled, if it has one.
+void LocalEngine::admit(RequestId id) {
+  ActiveRequest& request = *compiling_.at(id);
+  requests_.insert(compiling_.extract(id));
+  if (request.constraint && request.constraint->state() == CompiledConstraint::State::failed) {
+    return end_request(request, FinishReason::error, request.constraint->error());
+  }
+  request.open_gates(constraints_);
+  scheduler_.enqueue(*request.begin_next());
 }
 
 void LocalEngine::step() {
@@ -208,6 +247,10 @@ void LocalEngine::note_admitted(const Plan& plan) {
 void LocalEngine::accept(std::vector<Draw>& draws) {
   for (Draw& draw : draws) {
     Sequence& sequence = *draw.sequence;
+    if (draw.complete) {
+      outgoing_.push_back({&sequence.request(), sequence.end(FinishReason::stop)});
+      continue;
+    }
     if (draw.error.empty()) {
       try {
         outgoing_.push_back({&sequence.request(), sequence.accept(std::move(draw.token))});
@@ -305,6 +348,7 @@ void LocalEngine::die(const std::string& error) {
     for (auto& arrival : inbox_.arrivals) requests_.emplace(arrival->id, std::move(arrival));
     inbox_ = {};
   }
+  requests_.merge(compiling_);
   // Replies that the last step had finished are whole; the others get the error.
   for (auto& [id, request] : requests_) end_request(*request, FinishReason::error, "the engine has stopped: " + error);
   try {

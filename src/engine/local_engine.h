@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "m3/engine.h"
+#include "src/engine/constraint.h"
 #include "src/engine/loaded_model.h"
+#include "src/engine/reply_gate.h"
 #include "src/engine/scheduler.h"
 #include "src/engine/sequence.h"
 #include "src/engine/step.h"
@@ -56,9 +58,12 @@ class LocalEngine final : public Engine {
   struct Inbox {
     std::vector<std::unique_ptr<ActiveRequest>> arrivals;
     std::vector<RequestId> cancelled;
+    std::vector<RequestId> compiled;  // their constraints are ready, or have failed
     bool reset_prefix_cache = false;
     bool stop = false;
-    bool empty() const { return arrivals.empty() && cancelled.empty() && !reset_prefix_cache && !stop; }
+    bool empty() const {
+      return arrivals.empty() && cancelled.empty() && compiled.empty() && !reset_prefix_cache && !stop;
+    }
   };
   struct Outgoing {
     ActiveRequest* request;
@@ -66,10 +71,13 @@ class LocalEngine final : public Engine {
   };
 
   void fill_info();
+  std::shared_ptr<const ThinkTags> tags_of(const Request& request);
 
   // All below: on the engine's thread.
   void loop();
   bool take_inbox();
+  void take_arrival(std::unique_ptr<ActiveRequest> arrival);
+  void admit(RequestId id);
   void step();
   void note_admitted(const Plan& plan);
   void accept(std::vector<Draw>& draws);
@@ -93,6 +101,7 @@ class LocalEngine final : public Engine {
   Scheduler scheduler_;
   Step step_;
   std::map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+  std::map<RequestId, std::unique_ptr<ActiveRequest>> compiling_;  // wait for their constraints
   std::int64_t open_requests_ = 0;
   std::vector<Outgoing> outgoing_;
   Statistics counts_;
@@ -103,7 +112,9 @@ class LocalEngine final : public Engine {
   Inbox inbox_;
   Statistics published_;
   std::int64_t places_taken_ = 0;
-  std::string failure_;  // why the thread ended; empty: it has not
+  std::string failure_;                    // why the thread ended; empty: it has not
+  std::shared_ptr<const ThinkTags> tags_;  // of the last request that had any
+  Constraints constraints_;                // ends before what its thread calls
   std::thread thread_;
 };
 

@@ -30,6 +30,27 @@ void check_logprobs(const char* name, int value) {
   if (value > most_logprobs || value < -1) fail_usage("{} {}: give a number from 0 to {}", name, value, most_logprobs);
 }
 
+void check_reasoning(const Request& request, const ModelInfo& info) {
+  const Reasoning& reasoning = request.reasoning;
+  const auto inside = [&](TokenId id) { return id >= 0 && id < info.vocab_size; };
+  if (reasoning.begin_id >= info.vocab_size || reasoning.end_id >= info.vocab_size) {
+    fail_usage("reasoning: the ids {} and {} lie outside the vocabulary of {}", reasoning.begin_id, reasoning.end_id,
+               info.vocab_size);
+  }
+  if (reasoning.budget && *reasoning.budget < 0)
+    fail_usage("reasoning budget {}: give a number from 0", *reasoning.budget);
+  if (reasoning.start == Reasoning::Start::outside) {
+    if (reasoning.budget) fail_usage("reasoning budget {}: there is no reasoning to limit", *reasoning.budget);
+    return;
+  }
+  const bool needed = reasoning.budget || request.constraint.kind != Constraint::Kind::none;
+  if (!needed) return;
+  if (!inside(reasoning.end_id)) fail_usage("reasoning: no token ends it, so nothing can be required behind it");
+  if (reasoning.start == Reasoning::Start::either && !inside(reasoning.begin_id)) {
+    fail_usage("reasoning: no token begins it");
+  }
+}
+
 }  // namespace
 
 void check_request(const Request& request, const ModelInfo& info) {
@@ -44,8 +65,7 @@ void check_request(const Request& request, const ModelInfo& info) {
     fail_usage("min_tokens {} is more than max_tokens {}", request.min_tokens, *request.max_tokens);
   check_logprobs("logprobs", request.logprobs);
   check_logprobs("prompt_logprobs", request.prompt_logprobs);
-  if (request.constraint.kind != Constraint::Kind::none) fail_usage("constraints are not implemented");
-  if (request.reasoning.budget) fail_usage("a reasoning budget is not implemented");
+  check_reasoning(request, info);
   for (const std::string& stop : request.stop) {
     if (stop.empty()) fail_usage("a stop string is empty");
   }

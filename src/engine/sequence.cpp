@@ -1,13 +1,26 @@
 #include "src/engine/sequence.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "src/base/error.h"
 #include "src/engine/sampling.h"
 
 namespace m3::engine {
 
 namespace {
+
+constexpr double most_mask_seconds = 1;
+
+// Of this thread's processor time, so that a busy machine is nobody's fault.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges::find(ids, id) != ids.end(); }
 
@@ -23,6 +36,16 @@ ActiveRequest::ActiveRequest(RequestId request_id, Request asked, EventSink to, 
   prompt_logprobs.resize(request.prompt_ids.size());
   prompt_top_logprobs.resize(request.prompt_ids.size());
   samples.front()->rows_end = static_cast<std::int64_t>(request.prompt_ids.size()) - 1;
+}
+
+void ActiveRequest::open_gates(const Constraints& constraints) {
+  if (!constraint && request.reasoning.start == Reasoning::Start::outside) return;
+  for (const auto& sample : samples) {
+    std::optional<ConstraintMatcher> matcher;
+    if (constraint) matcher = constraints.matcher(*constraint);
+    sample->open_gate(
+        std::make_unique<ReplyGate>(request.reasoning, std::move(matcher), tags.get(), constraints.end_ids()));
+  }
 }
 
 Sequence* ActiveRequest::begin_next() {
@@ -47,6 +70,32 @@ Sequence::Sequence(ActiveRequest& request, int sample, const SequenceContext& co
 
 void Sequence::take_prompt() { tokens = request_.request.prompt_ids; }
 
+const std::vector<std::uint32_t>& Sequence::vocabulary_mask() const {
+  const bool may_end = completion_tokens() >= request_.request.min_tokens;
+  return may_end ? context_.vocabulary.allowed : context_.vocabulary.allowed_no_end;
+}
+
+void Sequence::fill_mask() {
+  mask_.resize(context_.vocabulary.allowed_no_end.size());
+  mask_error_.clear();
+  try {
+    const double begun = thread_seconds();
+    gate_->fill(mask_);
+    // A grammar that is so ambiguous would hold up everybody's steps.
+    if (thread_seconds() - begun > most_mask_seconds) fail("the constraint takes too long to follow");
+  } catch (const std::exception& error) {  // ends this sequence, and no other
+    mask_error_ = error.what();
+    std::ranges::fill(mask_, 0u);
+  }
+  const std::vector<std::uint32_t>& vocabulary = vocabulary_mask();
+  bool any = false;
+  for (std::size_t word = 0; word < mask_.size(); ++word) {
+    if (!vocabulary.empty()) mask_[word] &= vocabulary[word];
+    any = any || mask_[word] != 0;
+  }
+  complete_ = !any && mask_error_.empty() && gate_->may_end();
+}
+
 ops::SamplingRow Sequence::sampling_row() const {
   const Request& request = request_.request;
   ops::SamplingRow row = make_sampling_row(request.sampling, context_.defaults, request_.seed, request_.bias);
@@ -54,8 +103,7 @@ ops::SamplingRow Sequence::sampling_row() const {
   row.position = static_cast<std::int64_t>(tokens.size());
   row.prompt_ids = request.prompt_ids;
   row.output_ids = std::span(tokens).subspan(request.prompt_ids.size());
-  const bool may_end = completion_tokens() >= request.min_tokens;
-  row.allowed = may_end ? context_.vocabulary.allowed : context_.vocabulary.allowed_no_end;
+  row.allowed = needs_mask() ? mask_ : vocabulary_mask();
   return row;
 }
 
@@ -65,12 +113,14 @@ Event Sequence::new_event() const {
   event.sample = rank.sample;
   event.usage.prompt_tokens = prompt_tokens();
   event.usage.completion_tokens = std::max<std::int64_t>(0, completion_tokens());
+  if (gate_) event.usage.reasoning_tokens = gate_->reasoning_tokens();
   event.usage.cached_tokens = std::max<std::int64_t>(0, request_.cached_tokens);
   return event;
 }
 
 Event Sequence::accept(DrawnToken drawn) {
   tokens.push_back(drawn.id);
+  if (gate_) gate_->accept(drawn.id);
   Event event = new_event();
   event.ids.push_back(drawn.id);
   if (request_.request.logprobs >= 0) {
@@ -115,6 +165,8 @@ void Sequence::take(TokenId id, Event& event) {
     finished_ = true;
     return;
   }
+  if (gate_ && gate_->finished())
+    return finish(FinishReason::stop, "", event);  // its end token does not end (ignore_eos)
   if (completion_tokens() >= limit_) finish(FinishReason::length, "", event);
 }
 

@@ -1,5 +1,5 @@
 // A request while it is in the engine, and each of its samples: what is drawn, what ends it, and the events that say
-// so. Constraints on a sample's tokens have their place here: asked in sampling_row(), told in accept().
+// so.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 
 #include "m3/request.h"
 #include "src/checkpoint/generation_config.h"
+#include "src/engine/constraint.h"
+#include "src/engine/reply_gate.h"
 #include "src/engine/scheduler.h"
 #include "src/engine/stop_strings.h"
 #include "src/engine/vocabulary.h"
@@ -40,6 +42,8 @@ struct ActiveRequest {
 
   // The first sample that has not begun takes the prompt, with those after it as its followers; null: all have begun.
   Sequence* begin_next();
+  // Once its constraint is compiled, if it has one: every sample gets its gate.
+  void open_gates(const Constraints& constraints);
 
   RequestId id;
   Request request;
@@ -47,9 +51,11 @@ struct ActiveRequest {
   std::uint64_t seed;
   std::vector<ops::SamplingRow::Bias> bias;
   std::vector<std::unique_ptr<Sequence>> samples;
-  std::size_t begun = 0;            // samples that have the prompt
-  int open = 0;                     // samples whose last event is still to come
-  std::int64_t cached_tokens = -1;  // of the prompt; -1: not looked up yet
+  std::size_t begun = 0;                  // samples that have the prompt
+  int open = 0;                           // samples whose last event is still to come
+  std::int64_t cached_tokens = -1;        // of the prompt; -1: not looked up yet
+  ConstraintHandle constraint;            // null: none
+  std::shared_ptr<const ThinkTags> tags;  // null: no reasoning that anything depends on
   // By position, as Event has them; go out with the first event.
   std::vector<TokenLogprob> prompt_logprobs;
   std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
@@ -66,6 +72,14 @@ class Sequence : public Schedulable {
 
   void take_prompt();
 
+  // Whether the next draw needs fill_mask() before it.
+  bool needs_mask() const { return gate_ && gate_->limits(); }
+  void fill_mask();
+  // The mask just filled allows nothing, and the constraint is satisfied: the reply is complete without an end token.
+  bool is_complete() const { return complete_; }
+  const std::string& mask_error() const { return mask_error_; }  // why it allows nothing; empty: no fault
+  void open_gate(std::unique_ptr<ReplyGate> gate) { gate_ = std::move(gate); }
+
   // How the next token is drawn; views into this sequence, valid until accept().
   ops::SamplingRow sampling_row() const;
   // Takes the drawn token; the event may carry a finish reason.
@@ -74,6 +88,7 @@ class Sequence : public Schedulable {
   Event end(FinishReason reason, const std::string& error = "");
 
  private:
+  const std::vector<std::uint32_t>& vocabulary_mask() const;
   Event new_event() const;
   void take(TokenId id, Event& event);
   void finish(FinishReason reason, const std::string& why, Event& event);
@@ -82,6 +97,10 @@ class Sequence : public Schedulable {
   const SequenceContext& context_;
   IncrementalDecoder decoder_;
   StopStrings stop_;
+  std::unique_ptr<ReplyGate> gate_;  // null: any token, and no reasoning to count
+  std::vector<std::uint32_t> mask_;
+  std::string mask_error_;
+  bool complete_ = false;
   std::int64_t limit_ = 0;  // completion tokens that max_tokens and the context leave
   bool finished_ = false;
 };

@@ -65,7 +65,7 @@ void Step::collect(const Plan& plan) {
     for (int i = 0; i < chunk.draws; ++i) {
       Sequence* drawing = samples[static_cast<std::size_t>(sequence.rank.sample + i)].get();
       if (i > 0) drawing->take_prompt();
-      draws_.push_back({.sequence = drawing, .token = {}, .error = {}});
+      draws_.push_back({.sequence = drawing, .token = {}, .error = {}, .complete = false});
       rows_.push_back(row + static_cast<std::int32_t>(chunk.count) - 1);
     }
     const std::int64_t end = std::min(first + chunk.count, sequence.rows_end);
@@ -79,13 +79,27 @@ void Step::collect(const Plan& plan) {
 
 std::vector<Draw>& Step::run(const Plan& plan) {
   collect(plan);
-  forward_seconds_ = sampling_seconds_ = 0;
+  forward_seconds_ = sampling_seconds_ = mask_seconds_ = 0;
+  std::vector<Sequence*> masked;
+  for (const Draw& draw : draws_) {
+    if (draw.sequence->needs_mask()) masked.push_back(draw.sequence);
+  }
+  masks_.begin(std::move(masked));
   ops::Tensor logits;
   {
     const Stopwatch watch(forward_seconds_);
-    logits = model_.forward(batch_, rows_);
+    try {
+      logits = model_.forward(batch_, rows_);
+    } catch (...) {
+      masks_.wait();  // the sequences are theirs until then
+      throw;
+    }
   }
   const Stopwatch watch(sampling_seconds_);
+  {
+    const Stopwatch mask_watch(mask_seconds_);
+    masks_.wait();
+  }
   each_row(prompt_rows_.size(),
            [&](std::size_t row) { note_prompt_row(prompt_rows_[row], logits_row(logits, draws_.size() + row)); });
   logits.rows = static_cast<std::int64_t>(draws_.size());
@@ -118,7 +132,13 @@ void Step::sample(const ops::Tensor& logits) {
     Draw& draw = draws_[row];
     if (!draw.error.empty()) return;
     draw.token.id = ids_[row];
+    if (draw.token.id < 0 && draw.sequence->needs_mask() && draw.sequence->is_complete()) {
+      draw.complete = true;
+      return;
+    }
     if (draw.token.id < 0) {
+      if (draw.sequence->needs_mask()) draw.error = draw.sequence->mask_error();
+      if (!draw.error.empty()) return;
       draw.error = "no token may follow: every id is masked out by the parameters of the request";
       return;
     }

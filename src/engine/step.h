@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/engine/loaded_model.h"
+#include "src/engine/mask_worker.h"
 #include "src/engine/scheduler.h"
 #include "src/engine/sequence.h"
 
@@ -15,7 +16,8 @@ namespace m3::engine {
 struct Draw {
   Sequence* sequence = nullptr;
   DrawnToken token;
-  std::string error;  // one line instead of a token
+  std::string error;      // one line instead of a token
+  bool complete = false;  // instead of a token: the reply's constraint is satisfied, and nothing may follow
 };
 
 class Step {
@@ -27,6 +29,8 @@ class Step {
 
   // Of the last run: spent in operations of the backend, and in reading logits.
   double forward_seconds() const { return forward_seconds_; }
+  // Of sampling: waited for masks of constraints that were not ready when the logits were.
+  double mask_seconds() const { return mask_seconds_; }
   double sampling_seconds() const { return sampling_seconds_; }
 
  private:
@@ -43,13 +47,14 @@ class Step {
 
   LoadedModel& model_;
   model::RaggedBatch batch_;
+  MaskWorker masks_;
   std::vector<Draw> draws_;
   std::vector<PromptRow> prompt_rows_;
   std::vector<std::int32_t> rows_, rows_of_prompts_;
   std::vector<ops::SamplingRow> sampling_;
   std::vector<std::int32_t> ids_;
   std::vector<std::vector<float>> raw_;  // logits as they were before the sampler, where asked; by draw
-  double forward_seconds_ = 0, sampling_seconds_ = 0;
+  double forward_seconds_ = 0, sampling_seconds_ = 0, mask_seconds_ = 0;
 };
 
 }  // namespace m3::engine

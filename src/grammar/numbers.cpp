@@ -104,9 +104,9 @@ std::string between(std::string_view low, std::string_view high) {  // of one le
 std::optional<std::string> whole_range(const std::string& low, const std::optional<std::string>& high) {
   std::vector<std::string> alternatives;
   if (!high) {
-    if (low == "0") return "(\"0\" | [1-9] [0-9]*)";
+    if (low == "0") return "(\"0\" | [1-9] [0-9]{0,17})";
     alternatives.push_back(not_less(low));
-    alternatives.push_back(fmt::format("[1-9] [0-9]{{{},}}", low.size()));
+    if (low.size() < 18) alternatives.push_back(fmt::format("[1-9] [0-9]{{{},17}}", low.size()));
     return choose(alternatives);
   }
   if (compare_whole(low, *high) > 0) return std::nullopt;
@@ -118,7 +118,7 @@ std::optional<std::string> whole_range(const std::string& low, const std::option
   return choose(alternatives);
 }
 
-constexpr const char* any_fraction = "(\".\" [0-9]+)?";
+constexpr const char* any_fraction = "(\".\" [0-9]{1,20})?";
 
 // What may stand behind the whole part. `digits` without trailing zeros.
 std::string fraction_above(std::string_view digits, bool exclusive) {
@@ -282,17 +282,17 @@ int compare(const Decimal& left, const Decimal& right) {
 }
 
 std::optional<std::string> integer_expression(const std::optional<Bound>& low, const std::optional<Bound>& high) {
-  if (!low && !high) return "\"-\"? (\"0\" | [1-9] [0-9]*)";
+  if (!low && !high) return "\"-\"? (\"0\" | [1-9] [0-9]{0,17})";
   return range(low, high, true);
 }
 
 std::optional<std::string> number_expression(const std::optional<Bound>& low, const std::optional<Bound>& high) {
-  if (!low && !high) return "\"-\"? (\"0\" | [1-9] [0-9]*) (\".\" [0-9]+)? ([eE] [+-]? [0-9]+)?";
+  if (!low && !high) return "\"-\"? (\"0\" | [1-9] [0-9]{0,17}) (\".\" [0-9]{1,20})? ([eE] [+-]? [0-9]{1,2})?";
   return range(low, high, false);
 }
 
 std::string fixed_point_expression(int digits) {
-  return fmt::format("\"-\"? (\"0\" | [1-9] [0-9]*) (\".\" [0-9]{{1,{}}})?", digits);
+  return fmt::format("\"-\"? (\"0\" | [1-9] [0-9]{{0,17}}) (\".\" [0-9]{{1,{}}})?", digits);
 }
 
 }  // namespace m3::grammar

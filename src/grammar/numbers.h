@@ -24,7 +24,8 @@ struct Bound {
 };
 
 // Expressions of the grammar notation; nothing where no number lies in the range. Without an exponent where there is a
-// bound.
+// bound; with at most 18 digits before the point and a small exponent where there is none, so that every reader can
+// hold the number and no model goes on writing digits.
 std::optional<std::string> integer_expression(const std::optional<Bound>& low, const std::optional<Bound>& high);
 std::optional<std::string> number_expression(const std::optional<Bound>& low, const std::optional<Bound>& high);
 // Numbers with at most `digits` digits behind the point.

@@ -214,7 +214,8 @@ void Schema::add_reference(Draft& draft, const Part& part, const Json& value, in
   if (target == nullptr) fail("{}: there is no '{}' in the schema", path, reference);
   if (!draft.references.insert(target).second)
     fail("{}: '{}' refers to itself without an object or array between", path, reference);
-  add(draft, {target, path_ + std::string(pointer)}, depth + 1);
+  std::ranges::replace(pointer, '/', '.');
+  add(draft, {target, path_ + pointer}, depth + 1);
 }
 
 bool Schema::add_number_keyword(Draft& draft, const Part& part, const std::string& keyword, const Json& value) const {

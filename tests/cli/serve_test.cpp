@@ -1,0 +1,77 @@
+// m3 serve as a program: what it prints, and how it ends.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <utility>
+
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_server.h"
+
+namespace m3::cli {
+namespace {
+
+class Serving {
+ public:
+  explicit Serving(std::vector<std::string> args) {
+    args.insert(args.begin(), {"serve", std::string(M3_MODELS) + "/m3-tiny-prose", "--host", "127.0.0.1", "--port", "0",
+                               "--max-model-len", "512", "--max-num-seqs", "4"});
+    child_ = ::fork();
+    if (child_ != 0) return;
+    if (std::freopen((files_ / "stderr").c_str(), "w", stderr) == nullptr) ::_exit(99);
+    std::vector<char*> argv = {const_cast<char*>(M3_PROGRAM)};
+    for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+    argv.push_back(nullptr);
+    ::execv(M3_PROGRAM, argv.data());
+    ::_exit(98);
+  }
+  ~Serving() {
+    if (child_ > 0) end(SIGKILL);
+  }
+  std::string words() const { return test::read_file(files_ / "stderr"); }
+  // 0 if it never was ready.
+  std::uint16_t port() const {
+    std::string text;
+    if (!test::eventually([&] {
+          text = words();
+          return text.find("ready at ") != std::string::npos;
+        }))
+      return 0;
+    return static_cast<std::uint16_t>(std::stoi(text.substr(text.rfind(':') + 1)));
+  }
+  int end(int signal) {
+    const pid_t child = std::exchange(child_, -1);
+    ::kill(child, signal);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  test::TemporaryDirectory files_;
+  pid_t child_ = -1;
+};
+
+TEST(Serve, StartsAnswersAndEndsWithZero) {
+  Serving serving({"--log-format", "json"});
+  const std::uint16_t port = serving.port();
+  ASSERT_NE(port, 0) << serving.words();
+  test::HttpClient client(port);
+  const auto reply =
+      client.request("POST", "/v1/completions", R"({"prompt": "A secret word", "max_tokens": 3, "temperature": 0})",
+                     {"X-Request-Id: test-1"});
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(serving.end(SIGTERM), 0);
+  const std::string words = serving.words();
+  EXPECT_NE(words.find("context 512 tokens"), std::string::npos) << words;
+  EXPECT_EQ(words.find("secret"), std::string::npos) << words;  // no prompt in a log
+  const std::size_t line = words.find("{\"time\"");
+  ASSERT_NE(line, std::string::npos) << words;
+  const auto logged = nlohmann::json::parse(words.substr(line, words.find('\n', line) - line));
+  EXPECT_EQ(logged["request_id"], "test-1");
+  EXPECT_EQ(logged["status"], 200);
+}
+
+}  // namespace
+}  // namespace m3::cli

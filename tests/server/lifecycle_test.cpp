@@ -1,0 +1,112 @@
+// From loading to the end: health, draining, and an engine that dies.
+#include <gtest/gtest.h>
+
+#include "src/base/error.h"
+#include "tests/support/test_server.h"
+
+namespace m3::server {
+namespace {
+
+using test::HttpClient;
+using test::Json;
+using test::TestServer;
+
+const Json chat = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+
+test::ScriptedEngine::Script slow_words(int words, std::chrono::milliseconds time) {
+  return [=](const Request&, int) {
+    std::string text;
+    for (int i = 0; i < words; ++i) text += "word ";
+    return test::ScriptedEngine::Reply{text, time};
+  };
+}
+
+TEST(Lifecycle, ThePortIsOpenWhileTheModelLoads) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool go_on = false;
+  Server server(test::test_options(), [&](const LoadProgress&) -> std::unique_ptr<Model> {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return go_on; });
+    fail("the checkpoint is not there");
+  });
+  HttpClient client(server.port());
+  EXPECT_EQ(client.request("GET", "/health").status, 503);
+  EXPECT_EQ(Json::parse(client.request("GET", "/health").body)["status"], "loading");
+  const auto refused = client.request("POST", "/v1/chat/completions", chat.dump());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.headers.contains("retry-after"));
+  EXPECT_EQ(client.request("GET", "/metrics").status, 200);
+  EXPECT_EQ(client.request("GET", "/version").status, 200);
+  {
+    const std::lock_guard lock(mutex);
+    go_on = true;
+  }
+  changed.notify_all();
+  EXPECT_THROW(server.wait_until_loaded(), Error);
+  EXPECT_EQ(client.request("GET", "/health").status, 503);
+  EXPECT_EQ(server.wait_for(std::chrono::seconds(5)), 1);
+}
+
+std::optional<int> wait_for_end(Server& server) {
+  std::optional<int> code;
+  test::eventually([&] {
+    code = server.wait_for(std::chrono::milliseconds(10));
+    return code.has_value();
+  });
+  return code;
+}
+
+TEST(Lifecycle, ShutDownLetsRepliesFinish) {
+  TestServer server(slow_words(60, std::chrono::milliseconds(5)));
+  Json body = chat;
+  body["stream"] = true;
+  HttpClient client = server.connect(), idle = server.connect();
+  EXPECT_EQ(idle.request("GET", "/health").status, 200);
+  client.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
+  ASSERT_EQ(client.receive_head().status, 200);
+  server.server().shut_down();
+  EXPECT_FALSE(server.server().wait_for(std::chrono::milliseconds(1)));
+  EXPECT_EQ(idle.receive().status, 0);  // closed at once
+  std::string text, last;
+  while (const auto event = client.next_event()) last = *event;
+  EXPECT_EQ(last, "[DONE]");
+  client.close();
+  EXPECT_EQ(wait_for_end(server.server()), 0);
+  EXPECT_EQ(HttpClient(server.port(), false, 5).request("GET", "/health").status, 0);  // no new ones
+}
+
+TEST(Lifecycle, ShutDownEndsWhatTakesTooLong) {
+  ServerOptions options;
+  options.shutdown_timeout = Seconds(0.2);
+  TestServer server(slow_words(100'000, std::chrono::milliseconds(5)), options);
+  HttpClient client = server.connect();
+  client.send(test::request_bytes("POST", "/v1/chat/completions", chat.dump()));
+  EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 1; }));
+  server.server().shut_down();
+  EXPECT_EQ(wait_for_end(server.server()), 0);
+  EXPECT_EQ(server.engine().cancelled, 1);
+}
+
+TEST(Lifecycle, ADeadEngineIsToldToAll) {
+  TestServer server(slow_words(100'000, std::chrono::milliseconds(5)));
+  Json body = chat;
+  HttpClient whole = server.connect(), streamed = server.connect();
+  whole.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
+  body["stream"] = true;
+  streamed.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
+  ASSERT_EQ(streamed.receive_head().status, 200);
+  EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 2; }));
+  server.engine().die();
+  const auto refused = whole.receive();
+  EXPECT_EQ(refused.status, 500);
+  EXPECT_TRUE(Json::parse(refused.body).contains("error"));
+  bool told = false;
+  while (const auto event = streamed.next_event()) told |= event->find("\"error\"") != std::string::npos;
+  EXPECT_TRUE(told);
+  EXPECT_EQ(wait_for_end(server.server()), 1);
+  EXPECT_EQ(server.server().state(), Server::State::failed);
+}
+
+}  // namespace
+}  // namespace m3::server

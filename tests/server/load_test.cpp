@@ -1,0 +1,159 @@
+// Many clients at once on the checkpoint that ships: every greedy reply equals the one computed alone, whatever the
+// others do (streaming, leaving, sending rubbish, reading slowly), and nothing grows.
+//
+// M3_LOAD_SECONDS and M3_LOAD_CLIENTS make it longer and larger; `make load-test` runs ten minutes with 64 clients.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "tests/support/test_server.h"
+
+namespace m3::server {
+namespace {
+
+using test::HttpClient;
+using test::HttpResponse;
+using test::Json;
+using test::TestServer;
+
+int setting(const char* name, int otherwise) {
+  const char* given = std::getenv(name);
+  return given != nullptr ? std::atoi(given) : otherwise;
+}
+
+std::size_t descriptors() {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+std::size_t resident_megabytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * 4096 >> 20;
+}
+
+const std::vector<std::string> beginnings = {
+    "Once upon a time",        "The old man looked at the sea and", "\"Come here,\" said", "It was a dark night when",
+    "The captain of the ship", "In the garden there was",           "She had never seen",  "My dear friend, I write"};
+
+struct Case {
+  Json body;
+  std::string expected;
+};
+
+std::string text_of(const HttpResponse& response, bool stream) {
+  if (!stream) return Json::parse(response.body)["choices"][0]["text"];
+  std::string text;
+  for (const std::string& event : response.events()) {
+    if (event != "[DONE]") text += Json::parse(event)["choices"][0]["text"].get<std::string>();
+  }
+  return text;
+}
+
+struct Counts {
+  std::atomic<int> whole = 0, left = 0, refused = 0;
+};
+
+// One visit of one client.
+void visit(const TestServer& server, const std::vector<Case>& cases, std::mt19937& random, Counts& counts) {
+  Case one = cases[random() % cases.size()];
+  const bool stream = random() % 2 == 0;
+  one.body["stream"] = stream;
+  switch (random() % 8) {
+    case 0: {  // leaves in the middle
+      HttpClient client = server.connect();
+      one.body["stream"] = true;
+      one.body["max_tokens"] = 500;
+      client.send(test::request_bytes("POST", "/v1/completions", one.body.dump()));
+      client.receive_head();
+      for (unsigned i = random() % 4; i > 0; --i) client.next_event();
+      ++counts.left;
+      return;
+    }
+    case 1: {  // sends rubbish
+      const std::string bodies[] = {"{", "{\"prompt\": 5}", "{\"prompt\": \"a\", \"n\": 0}", "\xff\xfe"};
+      const HttpResponse response = server.connect().request("POST", "/v1/completions", bodies[random() % 4]);
+      EXPECT_EQ(response.status, 400);
+      ++counts.refused;
+      return;
+    }
+    case 2: {  // reads slowly
+      HttpClient client = server.connect(60, 4096);
+      one.body["stream"] = true;
+      client.send(test::request_bytes("POST", "/v1/completions", one.body.dump()));
+      ASSERT_EQ(client.receive_head().status, 200);
+      std::string text;
+      while (const auto event = client.next_event()) {
+        if (*event == "[DONE]") break;
+        text += Json::parse(*event)["choices"][0]["text"].get<std::string>();
+        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
+      }
+      EXPECT_EQ(text, one.expected);
+      ++counts.whole;
+      return;
+    }
+    default: {
+      const HttpResponse response = server.post("/v1/completions", one.body);
+      ASSERT_EQ(response.status, 200) << response.body;
+      EXPECT_TRUE(response.whole);
+      EXPECT_EQ(text_of(response, stream), one.expected);
+      ++counts.whole;
+    }
+  }
+}
+
+TEST(Load, NothingIsLostOrMixed) {
+  const int seconds = setting("M3_LOAD_SECONDS", 4), clients = setting("M3_LOAD_CLIENTS", 16);
+  EngineOptions engine;
+  engine.max_num_seqs = 24;  // fewer than clients, so that some wait
+  engine.cache_bytes = setting("M3_LOAD_CACHE_MB", 0) * std::int64_t{1} << 20;
+  const TestServer server({}, engine);
+  std::vector<Case> cases;
+  for (std::size_t i = 0; i < beginnings.size(); ++i) {
+    Case one;
+    one.body = {{"prompt", beginnings[i]}, {"max_tokens", 5 + 7 * i}, {"temperature", 0}};
+    if (i % 3 == 2) one.body.update({{"temperature", 1}, {"seed", 17 + i}});  // the same seed, the same tokens
+    one.expected = server.json("/v1/completions", one.body)["choices"][0]["text"];
+    EXPECT_FALSE(one.expected.empty());
+    cases.push_back(one);
+  }
+
+  Counts counts;
+  const auto start = std::chrono::steady_clock::now();
+  const auto half = start + std::chrono::milliseconds(500 * seconds), end = start + std::chrono::seconds(seconds);
+  std::atomic<std::size_t> half_memory = 0;
+  std::vector<std::thread> threads;
+  std::vector<int> visits(static_cast<std::size_t>(clients));
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937 random(static_cast<unsigned>(i));
+      do {
+        visit(server, cases, random, counts);
+        ++visits[static_cast<std::size_t>(i)];
+        if (half_memory == 0 && std::chrono::steady_clock::now() > half) half_memory = resident_megabytes();
+      } while (std::chrono::steady_clock::now() < end && !testing::Test::HasFailure());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_TRUE(test::eventually([&] {
+    const Statistics now = const_cast<TestServer&>(server).server().model().engine->statistics();
+    return now.running == 0 && now.waiting == 0 && now.pages_used == 0;
+  }));
+  EXPECT_TRUE(test::eventually([&] { return const_cast<TestServer&>(server).server().generations().size() == 0; }));
+  EXPECT_TRUE(test::eventually([&] { return descriptors() < 40; })) << descriptors();
+  const std::size_t memory = resident_megabytes();
+  if (seconds >= 30) {
+    EXPECT_LT(memory, half_memory + half_memory / 20 + 8) << "megabytes, from " << half_memory;
+  }
+  std::printf(
+      "load: %d whole, %d left, %d refused in %d s by %d clients (%d to %d visits each); %zu MB at half, %zu MB\n",
+      counts.whole.load(), counts.left.load(), counts.refused.load(), seconds, clients,
+      *std::ranges::min_element(visits), *std::ranges::max_element(visits), half_memory.load(), memory);
+}
+
+}  // namespace
+}  // namespace m3::server

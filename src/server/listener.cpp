@@ -137,7 +137,7 @@ std::uint16_t Listener::port() const { return state_->port; }
 
 void Listener::close() {
   state_->shared->closing = true;
-  asio::post(state_->io, [state = state_] {
+  asio::post(state_->io, [state = state_.get()] {  // which owns the queue that this waits in
     boost::system::error_code ignored;
     state->acceptor.close(ignored);
   });

@@ -30,6 +30,9 @@ std::chrono::steady_clock::time_point after(Seconds time) {
   return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time);
 }
 
+// Of whom no request was understood.
+const HttpRequest nobody;
+
 ApiError problem_of(const ErrorCode& error, std::size_t body_limit) {
   if (error == http::error::body_limit) return {413, fmt::format("the body is longer than {} bytes", body_limit)};
   return {400, fmt::format("this is not an HTTP/1.1 request: {}", error.message())};
@@ -176,11 +179,13 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
       }
       buffer_.consume(parser.put(buffer_.data(), error));
       if (error == http::error::header_limit || buffer_.size() > options.header_limit) {
-        co_await refuse({}, ApiError(431, fmt::format("the head is longer than {} bytes", options.header_limit)));
+        const ApiError problem(431, fmt::format("the head is longer than {} bytes", options.header_limit));
+        co_await refuse(nobody, problem);
         co_return false;
       }
       if (error && error != http::error::need_more) {
-        co_await refuse({}, problem_of(error, options.body_limit));
+        const ApiError problem = problem_of(error, options.body_limit);
+        co_await refuse(nobody, problem);
         co_return false;
       }
       if (parser.is_header_done()) break;
@@ -188,7 +193,8 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
     if (shared_->closing && idle_) co_return false;
     if (!co_await read_more(deadline)) {
       const bool began = !idle_ && !read_failed_ && !cut_;
-      if (began) co_await refuse({}, ApiError(408, "the request's head did not come in time"));
+      const ApiError problem(408, "the request's head did not come in time");
+      if (began) co_await refuse(nobody, problem);
       co_return false;
     }
   }
@@ -204,12 +210,14 @@ asio::awaitable<bool> Session<Stream>::read_body(Parser& parser, const HttpReque
     ErrorCode error;
     if (buffer_.size() > 0) buffer_.consume(parser.put(buffer_.data(), error));
     if (error && error != http::error::need_more) {
-      co_await refuse(request, problem_of(error, options.body_limit));
+      const ApiError problem = problem_of(error, options.body_limit);
+      co_await refuse(request, problem);
       co_return false;
     }
     if (parser.is_done()) break;
     if (!co_await read_more(std::min(end, after(options.idle_timeout)))) {
-      if (!read_failed_ && !cut_) co_await refuse(request, ApiError(408, "the request's body did not come in time"));
+      const ApiError problem(408, "the request's body did not come in time");
+      if (!read_failed_ && !cut_) co_await refuse(request, problem);
       co_return false;
     }
   }
@@ -248,12 +256,13 @@ asio::awaitable<bool> Session<Stream>::one_request() {
   const bool expects_continue = boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
   HttpRequest request = take_request(parser);
   if (request.headers.size() > options.header_count_limit) {
-    co_await refuse(request, ApiError(431, fmt::format("more than {} headers", options.header_count_limit)));
+    const ApiError problem(431, fmt::format("more than {} headers", options.header_count_limit));
+    co_await refuse(request, problem);
     co_return false;
   }
   std::optional<HttpReply> refused = shared_->hooks.check_head(request);
   if (refused && !parser.is_done()) {
-    co_await answer(std::move(request), std::move(*refused), false, false);
+    co_await answer(request, refused, false, false);
     co_return false;
   }
   if (!refused) {
@@ -263,11 +272,11 @@ asio::awaitable<bool> Session<Stream>::one_request() {
     if (!co_await read_body(parser, request)) co_return false;
     request.body = std::move(parser.get().body());
   }
-  co_return co_await answer(std::move(request), std::move(refused), old_version, keep);
+  co_return co_await answer(request, refused, old_version, keep);
 }
 
 template <typename Stream>
-asio::awaitable<bool> Session<Stream>::answer(HttpRequest request, std::optional<HttpReply> known, bool old_version,
+asio::awaitable<bool> Session<Stream>::answer(HttpRequest& request, std::optional<HttpReply>& known, bool old_version,
                                               bool keep) {
   exchange_ = std::make_shared<Exchange>(
       std::move(request),
@@ -292,11 +301,12 @@ asio::awaitable<bool> Session<Stream>::answer(HttpRequest request, std::optional
 }
 
 template <typename Stream>
-asio::awaitable<void> Session<Stream>::refuse(HttpRequest request, ApiError error) {
+asio::awaitable<void> Session<Stream>::refuse(const HttpRequest& given, const ApiError& error) {
+  HttpRequest request = given;
   if (request.id.empty()) request.id = request_id({});
   request.client = client_;
-  HttpReply reply = error_reply(error, request);
-  co_await answer(std::move(request), std::move(reply), false, false);
+  std::optional<HttpReply> reply = error_reply(error, request);
+  co_await answer(request, reply, false, false);
 }
 
 template <typename Stream>

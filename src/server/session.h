@@ -58,10 +58,11 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   asio::awaitable<bool> read_head(Parser& parser);
   asio::awaitable<bool> read_body(Parser& parser, const HttpRequest& request);
   asio::awaitable<bool> reply(const std::shared_ptr<Exchange>& exchange, bool old_version, bool keep);
+  // Coroutines take no class by value: g++ 12 destroys such temporaries of a co_await twice.
   // Answers a request, with what is known already or through dispatch(); whether the connection may go on.
-  asio::awaitable<bool> answer(HttpRequest request, std::optional<HttpReply> known, bool old_version, bool keep);
+  asio::awaitable<bool> answer(HttpRequest& request, std::optional<HttpReply>& known, bool old_version, bool keep);
   // Answers with an error and ends the connection: what follows in it is not understood, or not wanted.
-  asio::awaitable<void> refuse(HttpRequest request, ApiError error);
+  asio::awaitable<void> refuse(const HttpRequest& given, const ApiError& error);
   asio::awaitable<void> close_gently();
   asio::awaitable<bool> write_all(std::string_view bytes);
   // Waits for more bytes in buffer_ until the deadline.

@@ -36,6 +36,8 @@ TEST(Lifecycle, ThePortIsOpenWhileTheModelLoads) {
   const auto refused = client.request("POST", "/v1/chat/completions", chat.dump());
   EXPECT_EQ(refused.status, 503);
   EXPECT_TRUE(refused.headers.contains("retry-after"));
+  EXPECT_TRUE(client.closed_by_server());  // its body was not read
+  client = HttpClient(server.port());
   EXPECT_EQ(client.request("GET", "/metrics").status, 200);
   EXPECT_EQ(client.request("GET", "/version").status, 200);
   {

@@ -56,6 +56,7 @@ HttpClient::HttpClient(std::uint16_t port, bool tls, int seconds, int receive_bu
 
 HttpClient::~HttpClient() = default;
 HttpClient::HttpClient(HttpClient&&) noexcept = default;
+HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;
 
 void HttpClient::close() { connection_->close(); }
 

@@ -27,6 +27,7 @@ class HttpClient {
   explicit HttpClient(std::uint16_t port, bool tls = false, int seconds = 60, int receive_buffer = 0);
   ~HttpClient();
   HttpClient(HttpClient&&) noexcept;
+  HttpClient& operator=(HttpClient&&) noexcept;
 
   // False when the other side has gone.
   bool send(std::string_view bytes);

@@ -119,22 +119,29 @@ def stored_dtype(name: str) -> torch.dtype:
 
 @torch.no_grad()
 def load_checkpoint(model: TinyM3, folder: Path) -> None:
-    """Fills `model` from a checkpoint that export_checkpoint wrote."""
+    """Fills `model` from a checkpoint that export_checkpoint wrote; low bits, where present, restore fp32."""
     views = published_views(model)
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(folder.glob("model-*.safetensors")):
         for name, tensor in load_file(file).items():
             views.pop(name).copy_(tensor)
     if views:
         raise ValueError(f"{folder} lacks {sorted(views)[:5]}")
+    views = published_views(model)
+    for file in sorted(folder.glob("low-*.safetensors")):
+        for name, low in load_file(file).items():
+            bits = views[name].detach().cpu().contiguous().view(torch.int32)
+            views[name].copy_((bits + low.int()).view(torch.float32))
 
 
-def export_checkpoint(model: TinyM3, folder: Path) -> None:
-    """Writes config.json, the shards and their index into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", published_config(model))
+def low_bits(view) -> torch.Tensor:
+    """int16: the fp32 bits beyond those of the value rounded to bf16 (exact but for one tie in 65,536)."""
+    exact = view.detach().cpu().contiguous()
+    return (exact.view(torch.int32) - exact.bfloat16().float().view(torch.int32)).clamp(-32768, 32767).short()
+
+
+def write_shards(tensors: dict, folder: Path, kind: str) -> dict[str, str]:
     shards, filled = [{}], 0
-    for name, view in published_views(model).items():
-        tensor = view.detach().to("cpu", stored_dtype(name)).contiguous()
+    for name, tensor in tensors.items():
         if filled and filled + tensor.nbytes > SHARD_BYTES:
             shards.append({})
             filled = 0
@@ -142,11 +149,24 @@ def export_checkpoint(model: TinyM3, folder: Path) -> None:
         filled += tensor.nbytes
     weight_map = {}
     for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        file = f"{kind}-{number:05d}-of-{len(shards):05d}.safetensors"
         save_file(shard, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, file)
-    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    return weight_map
+
+
+def export_checkpoint(model: TinyM3, folder: Path, with_low_bits: bool = False) -> None:
+    """Writes config.json, the shards and their index into `folder`; with low bits, training can go on from it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", published_config(model))
+    views = published_views(model)
+    tensors = {name: view.detach().to("cpu", stored_dtype(name)).contiguous() for name, view in views.items()}
+    weight_map = write_shards(tensors, folder, "model")
+    total = sum(tensor.nbytes for tensor in tensors.values())
     write_json(
         folder / "model.safetensors.index.json",
         {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))},
     )
+    if with_low_bits:
+        low = {name: low_bits(view) for name, view in views.items() if stored_dtype(name) == torch.bfloat16}
+        write_shards(low, folder, "low")

@@ -2,11 +2,10 @@
 
 Three things differ from an inference engine. Every expert runs on every token and the unused ones get
 weight zero, which at this size is faster than routing. The indexer sits outside the language-model
-gradient and learns from a KL loss instead. And each layer is two compiled halves around an attention
-call, so that the same halves serve dense and sparse attention.
+gradient and learns from a KL loss instead. And a step is one flat run of documents of any lengths: each layer is two
+compiled halves around an attention call, so that the same halves serve all lengths, dense and sparse.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +18,9 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 BLOCK = 128
 HEAD_DIM = 128
 ROTARY_DIM = 64
+MAX_LENGTH = 65536  # of a document
 NEVER = -1e9  # score of a key or block that may not be seen
-FORCED = 1e9  # score of a block that is always chosen
-CHOICE_CHUNK = 8192  # queries whose scores against all keys are held at once
+CHOICE_SCORES = 1 << 30  # scores of queries against keys that are held at once
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class ModelConfig:
     swiglu_limit: float = 7.0
     rope_theta: float = 5e6
     rms_norm_eps: float = 1e-6
-    max_position_embeddings: int = 16384  # held-out loss rises beyond
+    max_position_embeddings: int = 32768  # the longest documents trained on
 
     @property
     def group(self) -> int:
@@ -84,14 +83,14 @@ def swiglu_oai(gate, up, config: ModelConfig):
     return gate * torch.sigmoid(config.swiglu_alpha * gate) * (up + 1)
 
 
-class Attended(NamedTuple):
-    """What the first half of a layer hands to attention."""
+class Projected(NamedTuple):
+    """What the first half of a layer hands to attention; one row per token of the step."""
 
-    q: torch.Tensor  # [batch, heads, tokens, HEAD_DIM]
-    k: torch.Tensor  # [batch, KV heads, tokens, HEAD_DIM]
+    q: torch.Tensor  # [tokens, heads, HEAD_DIM]
+    k: torch.Tensor  # [tokens, KV heads, HEAD_DIM]
     v: torch.Tensor
-    chosen: torch.Tensor | None  # bool [batch, KV heads, tokens, blocks]; None means all
-    index_loss: torch.Tensor
+    index_q: torch.Tensor | None  # [tokens, index heads, HEAD_DIM]
+    index_k: torch.Tensor | None  # [tokens, HEAD_DIM]
 
 
 class Layer(nn.Module):
@@ -121,147 +120,218 @@ class Layer(nn.Module):
         self.shared_gate_up = nn.Linear(hidden, 2 * width, bias=False)
         self.shared_down = nn.Linear(width, hidden, bias=False)
 
-    # First half: projections, the indexer's loss and its choice.
+    # First half: projections.
 
-    def project(self, x, table, loss_rows, choose: bool) -> Attended:
-        batch, tokens, _ = x.shape
+    def project(self, x, cos, sin) -> Projected:
+        """x [tokens, hidden]; cos and sin [tokens, 1, ROTARY_DIM / 2]."""
+        tokens, table = x.shape[0], (cos, sin)
         h = self.input_layernorm(x)
-        q, k, v = (part.view(batch, tokens, -1, HEAD_DIM) for part in self.qkv_proj(h).split(self.widths, -1))
+        q, k, v = (part.view(tokens, -1, HEAD_DIM) for part in self.qkv_proj(h).split(self.widths, -1))
         q, k = norm_and_rotate(q, self.q_norm, table), norm_and_rotate(k, self.k_norm, table)
-        index_loss, chosen = x.new_zeros((), dtype=torch.float32), None
-        if self.sparse and (loss_rows is not None or choose):
-            index_q, index_k = (
-                part.view(batch, tokens, -1, HEAD_DIM)
-                for part in self.index_proj(h.detach()).split(self.index_widths, -1)
-            )
-            index_q = norm_and_rotate(index_q, self.index_q_norm, table)
-            index_k = norm_and_rotate(index_k, self.index_k_norm, table)[:, :, 0]
-            if loss_rows is not None:
-                index_loss = self.index_loss(q, k, index_q[:, loss_rows], index_k, loss_rows)
-            if choose:
-                with torch.no_grad():
-                    chunks = torch.arange(tokens, device=x.device).split(CHOICE_CHUNK)
-                    chosen = [self.choose_blocks(block_scores(index_q[:, r], index_k, r), r) for r in chunks]
-                    chosen = torch.cat(chosen, 2)
-        return Attended(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), chosen, index_loss)
-
-    def index_loss(self, q, k, index_q, index_k, rows):
-        """KL(attention mass per block, softmax of the block scores) over the blocks before the own one.
-
-        The mass is that of the KV head's group of query heads under dense attention, detached.
-        """
-        heads, group = self.config.num_key_value_heads, self.config.group
-        batch, tokens = q.shape[0], q.shape[1]
-        blocks = math.ceil(tokens / BLOCK)
-        own_or_later = torch.arange(blocks, device=q.device)[None] >= (rows // BLOCK)[:, None]
-        with torch.no_grad():
-            grouped = q[:, rows].view(batch, len(rows), heads, group, HEAD_DIM)
-            attention = torch.einsum("brhgd,bshd->bhgrs", grouped, k).float() * HEAD_DIM**-0.5
-            attention = attention.masked_fill(~visible(tokens, rows), NEVER).softmax(-1)
-            mass = split_blocks(attention, 0.0).sum(-1).mean(2).masked_fill(own_or_later, 0.0)
-            total = mass.sum(-1, keepdim=True)
-            target = mass / total.clamp(min=1e-6)
-            # A row that looks only at its own block teaches nothing about the others.
-            counted = (total[..., 0] > 1e-3).float()
-        scores = block_scores(index_q, index_k, rows) * HEAD_DIM**-0.5
-        predicted = scores.masked_fill(own_or_later, NEVER).log_softmax(-1).clamp(min=-30)
-        divergence = (target * (target.clamp(min=1e-9).log() - predicted)).sum(-1)
-        return (divergence * counted).sum() / counted.sum().clamp(min=1)
-
-    def choose_blocks(self, scores, rows):
-        """bool [batch, KV heads, rows, blocks]: the own block and the best of the earlier ones."""
-        blocks = scores.shape[-1]
-        own = torch.arange(blocks, device=scores.device)[None] == (rows // BLOCK)[:, None]
-        scores = scores.masked_fill(own, FORCED)
-        best = scores.topk(min(self.config.sparse_topk_blocks, blocks), -1)
-        return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best.indices, best.values > NEVER / 2)
+        if not self.sparse:
+            return Projected(q, k, v, None, None)
+        index_q, index_k = (
+            part.view(tokens, -1, HEAD_DIM) for part in self.index_proj(h.detach()).split(self.index_widths, -1)
+        )
+        index_q = norm_and_rotate(index_q, self.index_q_norm, table)
+        index_k = norm_and_rotate(index_k, self.index_k_norm, table)[:, 0]
+        return Projected(q, k, v, index_q, index_k)
 
     # Second half: output projection and MLP.
 
-    def finish(self, x, attended):
-        """Returns the new residual and, in MoE layers, the share of tokens that chose each expert."""
-        batch, tokens, _ = x.shape
-        x = x + self.o_proj(attended.transpose(1, 2).reshape(batch, tokens, self.widths[0]))
+    def finish(self, x, attended, drop):
+        """Returns the new residual and, in MoE layers, the share of tokens that chose each expert.
+
+        attended [tokens, heads, HEAD_DIM]; drop [tokens, 1] is each token's dropout rate.
+        """
+        x = x + dropped(self.o_proj(attended.flatten(1)), drop)
         h = self.post_attention_layernorm(x)
         if not self.sparse:
             gate, up = self.gate_up_proj(h).chunk(2, -1)
-            return x + self.down_proj(swiglu_oai(gate, up, self.config).to(h.dtype)), None
+            y = self.down_proj(swiglu_oai(gate, up, self.config).to(h.dtype))
+            return x + dropped(y, drop), None
         weights, load = self.route(h)
         gate, up = self.experts_gate_up(h).chunk(2, -1)
         y = swiglu_oai(gate, up, self.config).unflatten(-1, (self.config.num_local_experts, -1))
         y = (y * weights[..., None]).flatten(-2).to(h.dtype)
         gate, up = self.shared_gate_up(h).chunk(2, -1)
         shared = swiglu_oai(gate, up, self.config).to(h.dtype)
-        return x + self.experts_down(y) + self.shared_down(shared), load
+        return x + dropped(self.experts_down(y) + self.shared_down(shared), drop), load
 
     def route(self, h):
-        """Weights [batch, tokens, experts], zero where not chosen, and the load per expert."""
+        """Weights [tokens, experts], zero where not chosen, and the load per expert."""
         with torch.autocast(h.device.type, enabled=False):
             p = torch.sigmoid(F.linear(h.float(), self.gate.weight.float()))
         best = (p + self.e_score_correction_bias).topk(self.config.num_experts_per_tok, -1).indices
         weights = torch.zeros_like(p).scatter(-1, best, p.gather(-1, best))
-        load = (weights > 0).float().mean((0, 1))
+        load = (weights > 0).float().mean(0)
         return weights / weights.sum(-1, keepdim=True) * self.config.routed_scaling_factor, load
 
 
-def visible(tokens: int, rows):
-    return torch.arange(tokens, device=rows.device)[None] <= rows[:, None]
+def dropped(y, drop):
+    return y * ((torch.rand_like(y, dtype=torch.float32) >= drop) / (1 - drop)).to(y.dtype)
 
 
-def split_blocks(x, padding: float):
-    """[..., tokens] to [..., blocks, BLOCK]."""
-    return F.pad(x, (0, -x.shape[-1] % BLOCK), value=padding).unflatten(-1, (-1, BLOCK))
+def own_blocks(first: int, end: int, device):
+    return torch.arange(first, end, device=device) // BLOCK
 
 
-def block_scores(index_q, index_k, rows):
-    """fp32 [batch, index heads, rows, blocks]: the best visible index_q . index_k of each block.
+def choose_blocks(index_q, index_k, rows: int, length: int, earlier: int):
+    """int64 [index heads, rows * length, earlier]: the best-scored blocks before each query's own one.
 
-    index_q is [batch, rows, heads, HEAD_DIM], already at the wanted rows; index_k is that of all tokens.
+    A document is `length` tokens; blocks are numbered from its beginning, and -1 stands for none. A block's score is
+    its best index_q . index_k, in fp32. Only blocks that end before the query are scored: the own one is always read.
     """
-    with torch.autocast(index_q.device.type, enabled=False):
-        scores = torch.einsum("brhd,bsd->bhrs", index_q.float(), index_k.float())
-    scores = scores.masked_fill(~visible(index_k.shape[1], rows), NEVER)
-    return split_blocks(scores, NEVER).amax(-1)
+    heads = index_q.shape[1]
+    index_q = index_q.view(rows, length, heads, HEAD_DIM)
+    index_k = index_k.view(rows, length, HEAD_DIM).transpose(1, 2).float()
+    step = max(BLOCK, min(length, CHOICE_SCORES // (rows * heads * length) // BLOCK * BLOCK))
+    chosen = []
+    for first in range(0, length, step):
+        end = min(first + step, length)
+        q = index_q[:, first:end].transpose(1, 2).flatten(1, 2).float()
+        scores = torch.bmm(q, index_k[:, :, :end]).unflatten(-1, (-1, BLOCK)).amax(-1)
+        scores = scores.unflatten(1, (heads, -1))  # [rows, heads, queries, blocks]
+        late = torch.arange(scores.shape[-1], device=q.device) >= own_blocks(first, end, q.device)[:, None]
+        best = scores.masked_fill_(late, NEVER).topk(min(earlier, scores.shape[-1]), -1)
+        ids = best.indices.masked_fill(best.values < NEVER / 2, -1)
+        chosen.append(F.pad(ids, (0, earlier - ids.shape[-1]), value=-1))
+    return torch.cat(chosen, 2).transpose(0, 1).flatten(1, 2)
 
 
-def attend_dense(part: Attended):
-    return F.scaled_dot_product_attention(part.q, part.k, part.v, is_causal=True, enable_gqa=True)
+def index_loss(part: Projected, first: int, rows: int, length: int, queries, config: ModelConfig):
+    """KL(attention mass per block, softmax of the block scores) over the blocks before the own one.
+
+    The mass is that of the KV head's group of query heads under dense attention, detached. queries [rows, n] are the
+    places taught, within each document. Each counts by its mass on those blocks: one that looks only at its own
+    block teaches nothing about the others.
+    """
+    heads, group = config.num_key_value_heads, config.group
+    span, device = slice(first, first + rows * length), queries.device
+
+    def of_rows(x):
+        return x[span].view(rows, length, *x.shape[1:])
+
+    at = torch.arange(rows, device=device)[:, None]
+    own_or_later = torch.arange(length // BLOCK, device=device) >= (queries // BLOCK)[..., None]  # [rows, n, blocks]
+    with torch.no_grad():
+        q = of_rows(part.q)[at, queries].unflatten(2, (heads, group))
+        attention = torch.einsum("rnhgd,rshd->rhgns", q, of_rows(part.k)).float() * HEAD_DIM**-0.5
+        late = torch.arange(length, device=device) > queries[..., None]
+        attention = attention.masked_fill_(late[:, None, None], NEVER).softmax(-1)
+        mass = attention.unflatten(-1, (-1, BLOCK)).sum(-1).mean(2).masked_fill(own_or_later[:, None], 0.0)
+        total = mass.sum(-1)
+        target = mass / total.clamp(min=1e-6)[..., None]
+    with torch.autocast(device.type, enabled=False):
+        index_q, index_k = of_rows(part.index_q)[at, queries].float(), of_rows(part.index_k).float()
+        scores = torch.einsum("rnhd,rsd->rhns", index_q, index_k).unflatten(-1, (-1, BLOCK)).amax(-1)
+    scores = (scores * HEAD_DIM**-0.5).masked_fill(own_or_later[:, None], NEVER)
+    predicted = scores.log_softmax(-1).clamp(min=-30)
+    divergence = (target * (target.clamp(min=1e-9).log() - predicted)).sum(-1)
+    return (divergence * total).sum() / total.sum().clamp(min=1)
 
 
-def attend_masked(part: Attended, chunk: int = 1024):
-    """Sparse attention through an explicit mask, some queries at a time: slow, but runs anywhere."""
-    tokens, group = part.q.shape[2], part.q.shape[1] // part.k.shape[1]
-    k, v = part.k.repeat_interleave(group, 1), part.v.repeat_interleave(group, 1)
+class Plan:
+    """Which keys each query of a step may read.
+
+    A step is a flat run of documents; start [tokens] is each token's document's first token. `chosen` [KV heads,
+    tokens] x 3 holds a query's chosen blocks besides its own, numbered within the step; -1 in the first lets it read
+    its whole document so far.
+    """
+
+    NONE = 1 << 20  # a block number that never occurs
+
+    def __init__(self, positions, segments, config: ModelConfig):
+        self.tokens, self.device, self.config, self.segments = len(positions), positions.device, config, segments
+        if self.tokens % BLOCK or config.sparse_topk_blocks != 4:
+            raise ValueError(f"a step has whole blocks and four are chosen, not {self.tokens} tokens")
+        index = torch.arange(self.tokens, device=self.device)
+        self.start = (index - positions).int()
+        heads, blocks = config.num_key_value_heads, self.tokens // BLOCK
+        shape = heads, self.tokens
+        self.everything = tuple(torch.full(shape, -1, dtype=torch.int32, device=self.device) for _ in range(3))
+        block = torch.arange(blocks, device=self.device)
+        first = self.start.view(-1, BLOCK).amin(1) // BLOCK
+        self.dense_tiles = ((block <= block[:, None]) & (block >= first[:, None])).expand(heads, -1, -1)
+        scored = torch.zeros(blocks, dtype=torch.bool, device=self.device)
+        for begin, rows, length in segments:
+            scored[begin // BLOCK : (begin + rows * length) // BLOCK] = True
+        own = block == block[:, None]
+        self.sparse_tiles = torch.where(scored[:, None], own, self.dense_tiles[0])
+        self._dense_mask = None
+
+    def choose(self, part: Projected):
+        """chosen, and the tiles [KV heads, blocks, blocks] of queries and keys it needs, by the indexer's scores."""
+        chosen = tuple(part.clone() for part in self.everything)
+        heads, blocks = self.config.num_key_value_heads, self.tokens // BLOCK
+        tiles = self.sparse_tiles.to(torch.uint8).expand(heads, -1, -1).contiguous()
+        for begin, rows, length in self.segments:
+            span = slice(begin, begin + rows * length)
+            ids = choose_blocks(part.index_q[span], part.index_k[span], rows, length, len(chosen))
+            document = torch.arange(rows, device=self.device).repeat_interleave(length) * (length // BLOCK)
+            ids = torch.where(ids < 0, self.NONE, ids + (document + begin // BLOCK)[:, None])
+            for number, each in enumerate(chosen):
+                each[:, span] = ids[..., number].int()
+            query = own_blocks(begin, begin + rows * length, self.device)
+            base = torch.arange(heads, device=self.device)[:, None] * blocks + query  # [heads, queries]
+            ids = torch.where(ids == self.NONE, query[:, None], ids)
+            tiles.view(-1).scatter_(0, (base[..., None] * blocks + ids).flatten(), 1)
+        return chosen, tiles.bool()
+
+    def allowed(self, chosen):
+        (first, second, third), start, group = chosen, self.start, self.config.group
+
+        def mask(b, h, query, key):
+            head, block = h // group, key // BLOCK
+            near = (block == query // BLOCK) | (first[head, query] < 0)
+            far = (block == first[head, query]) | (block == second[head, query]) | (block == third[head, query])
+            return (key <= query) & (key >= start[query]) & (near | far)
+
+        return mask
+
+
+def attend_masked(part: Projected, plan: Plan, chosen, tiles):
+    """Attention through an explicit mask, some queries at a time: slow, but runs anywhere."""
+    group, chunk = plan.config.group, 1024 if part.q.is_cuda else 256
+    q = part.q.transpose(0, 1)
+    k, v = (x.transpose(0, 1).repeat_interleave(group, 0) for x in (part.k, part.v))
+    may = plan.allowed(chosen)
+    heads = torch.arange(q.shape[0], device=q.device)[:, None, None]
     outputs = []
-    for rows in torch.arange(tokens, device=part.q.device).split(chunk):
-        mask = part.chosen[:, :, rows].repeat_interleave(BLOCK, -1)[..., :tokens] & visible(tokens, rows)
+    for first in range(0, plan.tokens, chunk):
+        end = min(first + chunk, plan.tokens)
+        low = int(plan.start[first:end].min()) // BLOCK * BLOCK  # kernels want aligned masks
+        query = torch.arange(first, end, device=q.device)[:, None]
+        mask = may(0, heads, query, torch.arange(low, end, device=q.device))
         # Finite values: some masked kernels give NaN gradients where a whole tile is -inf.
-        bias = torch.where(mask, 0.0, NEVER).to(part.q.dtype).repeat_interleave(group, 1)
+        bias = torch.where(mask, 0.0, NEVER).to(q.dtype)
         with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-            outputs.append(F.scaled_dot_product_attention(part.q[:, :, rows], k, v, attn_mask=bias))
-    return torch.cat(outputs, 2)
+            outputs.append(
+                F.scaled_dot_product_attention(
+                    q[None, :, first:end], k[None, :, low:end], v[None, :, low:end], attn_mask=bias[None]
+                )[0]
+            )
+    return torch.cat(outputs, 1).transpose(0, 1)
 
 
 _compiled_flex = torch.compile(flex_attention, dynamic=False)
 
 
-def attend_flex(part: Attended):
-    """Sparse attention that skips 128 x 128 tiles no query chose. Whole blocks, at most 64 of them."""
-    chosen, group = part.chosen, part.q.shape[1] // part.k.shape[1]
-    blocks = chosen.shape[-1]
-    if part.q.shape[2] != blocks * BLOCK or blocks > 64:
-        raise ValueError(f"attend_flex takes up to 64 whole blocks, not {part.q.shape[2]} tokens")
-    # One bit per block: the kernel then loads one word per query instead of a byte per query and key.
-    bits = (chosen.long() << torch.arange(blocks, device=chosen.device)).sum(-1)
+def attend_flex(part: Projected, plan: Plan, chosen, tiles):
+    """FlexAttention, which skips 128 x 128 tiles that no query of 128 reads."""
 
-    def mask(b, h, query, key):
-        return ((bits[b, h // group, query] >> (key // BLOCK)) & 1 == 1) & (key <= query)
+    def block_mask():
+        wide = tiles.repeat_interleave(plan.config.group, 0)[None]
+        count = wide.sum(-1, dtype=torch.int32)
+        order = wide.to(torch.uint8).argsort(dim=-1, descending=True, stable=True).int()
+        return BlockMask.from_kv_blocks(count, order, BLOCK_SIZE=BLOCK, mask_mod=plan.allowed(chosen))
 
-    tiles = chosen.unflatten(2, (-1, BLOCK)).any(3).repeat_interleave(group, 1)
-    count = tiles.sum(-1, dtype=torch.int32)
-    order = tiles.int().argsort(dim=-1, descending=True, stable=True).int()
-    block_mask = BlockMask.from_kv_blocks(count, order, BLOCK_SIZE=BLOCK, mask_mod=mask)
-    return _compiled_flex(part.q, part.k, part.v, block_mask=block_mask, enable_gqa=True)
+    if chosen is plan.everything:
+        plan._dense_mask = mask = plan._dense_mask or block_mask()
+    else:
+        mask = block_mask()
+    q, k, v = (x.transpose(0, 1)[None] for x in (part.q, part.k, part.v))
+    return _compiled_flex(q, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
 
 
 class Output(NamedTuple):
@@ -280,7 +350,7 @@ class TinyM3(nn.Module):
         )
         self.norm = GemmaNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self._tables = {}
+        self._table = None
         # Projections that write to the residual start smaller, so that its variance does not grow with depth.
         into_residual = ("o_proj.weight", "down_proj.weight", "experts_down.weight", "shared_down.weight")
         for name, parameter in self.named_parameters():
@@ -294,24 +364,30 @@ class TinyM3(nn.Module):
             layer.project = torch.compile(layer.project, dynamic=False)
             layer.finish = torch.compile(layer.finish, dynamic=False)
 
-    def table(self, tokens: int, device):
-        if tokens not in self._tables:
-            self._tables[tokens] = rotary_table(self.config, tokens, device)
-        return self._tables[tokens]
+    def forward(self, ids, positions, plan: Plan, attend, sparse=True, taught=None, drop=None, dtype=torch.bfloat16):
+        """ids and positions [tokens]: a step of documents side by side.
 
-    def forward(self, ids, loss_rows=None, sparse_attend=None, dtype=torch.bfloat16) -> Output:
-        """ids [batch, tokens]. sparse_attend None runs every layer dense. dtype is the residual's."""
+        sparse False runs every layer dense. taught is (first token, rows, length, queries) of a part whose index loss
+        is wanted. drop [tokens, 1] are dropout rates. dtype is the residual's.
+        """
         x = self.embed_tokens(ids).to(dtype)
-        table = self.table(ids.shape[1], ids.device)
+        if self._table is None or self._table[0].device != ids.device:
+            self._table = rotary_table(self.config, MAX_LENGTH, ids.device)
+        cos, sin = (part[positions] for part in self._table)
+        drop = torch.zeros(len(ids), 1, device=ids.device) if drop is None else drop
         losses, loads = [], []
         for layer in self.layers:
-            part = layer.project(x, table, loss_rows, sparse_attend is not None)
-            attended = attend_dense(part) if part.chosen is None else sparse_attend(part)
-            x, load = layer.finish(x, attended)
+            part = layer.project(x, cos, sin)
+            chosen, tiles = plan.everything, plan.dense_tiles
+            if layer.sparse and sparse and plan.segments:
+                with torch.no_grad():
+                    chosen, tiles = plan.choose(part)
+            if layer.sparse and taught is not None:
+                losses.append(index_loss(part, *taught, self.config))
+            x, load = layer.finish(x, attend(part, plan, chosen, tiles), drop)
             if layer.sparse:
-                losses.append(part.index_loss)
                 loads.append(load)
-        return Output(self.norm(x), torch.stack(losses).mean(), torch.stack(loads))
+        return Output(self.norm(x), torch.stack(losses).mean() if losses else x.new_zeros(()), torch.stack(loads))
 
     def logits(self, hidden):
         return self.lm_head(hidden).float()

@@ -21,9 +21,10 @@ import numpy as np
 from pack_books import unpack
 d = Path(sys.argv[1]); x = unpack(d / "books.xz"); np.save(d / "books.npy", x); print(len(x), "tokens of books")
 P
+pin="taskset -c $cores"; $pin true 2>/dev/null || pin=
 pids=
 for i in $(seq 0 $((workers - 1))); do
-  OMP_NUM_THREADS=1 taskset -c "$cores" nice -n 19 $py "$tools/units.py" --data "$work/data" --work "$work/units" --worker $i --seconds ${MAKE_SECONDS:-110} $toy > "$work/worker-$i.log" 2>&1 &
+  OMP_NUM_THREADS=1 $pin nice -n 19 $py "$tools/units.py" --data "$work/data" --work "$work/units" --worker $i --seconds ${MAKE_SECONDS:-110} $toy > "$work/worker-$i.log" 2>&1 &
   pids="$pids $!"
 done
 $py "$tools/train.py" --data "$work/data" --units "$work/units" --out "$OUT" --seconds "$seconds" --cores 2 $toy "$@" 2>&1 | tee "$work/train.log"

@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--only", choices=["skills", "planted", "rendering"])
     parser.add_argument("--skill", action="append", help="only these")
+    parser.add_argument("--no-modes", action="store_true", help="without the three times as many cases of the modes")
     parser.add_argument("--books", type=Path, help="heldout.xz of pack_books.py, words.json beside it")
     parser.add_argument("--lengths", default="4096:200,8192:100,32768:40")
     parser.add_argument("--drop", action="store_true", help="also with the planted sentence's blocks dropped")
@@ -207,7 +208,7 @@ def main() -> None:
     if arguments.only in (None, "rendering"):
         check_rendering(program, arguments.model, arguments.cases)
     if arguments.only in (None, "skills"):
-        names = arguments.skill or [*SKILLS, "thinking modes"]
+        names = arguments.skill or [*SKILLS] + ["thinking modes"] * (not arguments.no_modes)
         measure_skills(program, names, arguments.cases, arguments.jobs, arguments.show)
     if arguments.only == "planted" or (arguments.only is None and arguments.books):
         lengths = dict(map(int, pair.split(":")) for pair in arguments.lengths.split(","))

@@ -124,12 +124,14 @@ class Feeder:
             self.ready.put(error)
 
     def wait_for(self, kinds: list[str]) -> tuple[str, dict]:
-        while True:
+        asked = time.time()
+        while time.time() - asked < 120:
             for kind in kinds:
                 unit = self.units.take(kind)
                 if unit is not None:
                     return kind, unit
             time.sleep(0.5)
+        raise RuntimeError(f"no {kinds} in {self.units.folder}: have units.py's workers failed?")
 
     def make(self) -> dict:
         lengths, dense = list(self.shares), self.progress() < DENSE_UNTIL

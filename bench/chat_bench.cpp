@@ -20,7 +20,7 @@ namespace {
 std::string file(const char* name) {
   if (const char* own = std::getenv(name); own != nullptr) return own;
   const char* checkpoint = std::getenv("M3_BENCH_CHECKPOINT");
-  return checkpoint != nullptr ? checkpoint : M3_MODELS "/m3-tiny-prose";
+  return checkpoint != nullptr ? checkpoint : M3_MODELS "/m3-tiny-chat";
 }
 
 std::string words(std::mt19937_64& random, int count) {

@@ -17,7 +17,7 @@ namespace m3::cli {
 
 namespace {
 
-constexpr const char* shipped_name = "m3-tiny-prose";
+constexpr const char* shipped_name = "m3-tiny-chat";
 
 constexpr std::sig_atomic_t patient_interrupts = 5;
 

@@ -21,7 +21,7 @@
 namespace m3::chat {
 namespace {
 
-const std::string template_path = M3_MODELS "/m3-tiny-prose/chat_template.jinja";
+const std::string template_path = M3_MODELS "/m3-tiny-chat/chat_template.jinja";
 
 const ChatTemplate& own_template() {
   static const ChatTemplate loaded = load_chat_template(template_path);

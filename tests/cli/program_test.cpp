@@ -20,7 +20,7 @@ namespace {
 
 using test::TemporaryDirectory;
 
-const std::string model = std::string(M3_MODELS) + "/m3-tiny-prose";
+const std::string model = std::string(M3_MODELS) + "/m3-tiny-chat";
 
 struct Outcome {
   int exit = -1;

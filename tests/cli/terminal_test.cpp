@@ -21,7 +21,7 @@ using test::TemporaryDirectory;
 using testing::HasSubstr;
 using testing::Not;
 
-const std::string model = std::string(M3_MODELS) + "/m3-tiny-prose";
+const std::string model = std::string(M3_MODELS) + "/m3-tiny-chat";
 
 class Terminal {
  public:

@@ -12,7 +12,7 @@
 namespace m3 {
 namespace {
 
-const std::string shipped = std::string(M3_MODELS) + "/m3-tiny-prose";
+const std::string shipped = std::string(M3_MODELS) + "/m3-tiny-chat";
 
 EngineOptions options() {
   EngineOptions options;
@@ -316,7 +316,7 @@ TEST(Engine, LoadingRefusesByName) {
   };
   EXPECT_NE(error_of([](EngineOptions& o) { o.checkpoint = "/nowhere"; }).find("/nowhere"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.device = "tpu"; }).find("--device tpu"), std::string::npos);
-  EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 1 << 24; }).find("positions end at 16384"),
+  EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 1 << 24; }).find("positions end at 32768"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.kv_cache_dtype = "int4"; }).find("--kv-cache-dtype int4"),
             std::string::npos);

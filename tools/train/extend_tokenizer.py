@@ -1,6 +1,6 @@
 """Gives a trained tokenizer merges for tool schemas and the chat template, in exchange for its rarest ones.
 
-    python3 tools/train/extend_tokenizer.py --from models/m3-tiny-prose --out folder --count 100
+    python3 tools/train/extend_tokenizer.py --from models/OLD --out folder --count 100
 
 The books that the merges were learnt from hold no JSON: `"type": "string"` takes nine tokens. The last merges are the
 rarest, so those go, and with them every merge of digits ("18", "00"): each digit is then a token of its own. The ids

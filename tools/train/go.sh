@@ -2,7 +2,7 @@
 # OUT=folder bash tools/train/go.sh DATA SECONDS [train.py's options]
 # Makes training data with worker processes, trains for SECONDS of wall time, evaluates. DATA holds tokenizer.json,
 # ids.json, chat_template.jinja, books.xz, heldout.xz, words.json. TOY=1 rehearses on a CPU; CORES are the workers'
-# cores (all but two), WORKERS their number, MAKE_SECONDS their time, WORK a scratch folder, PY the interpreter.
+# cores (all but two), STAY=2 keeps training on two cores once compiled, WORKERS their number, MAKE_SECONDS their time, WORK a scratch folder, PY the interpreter.
 export TRAIN_STARTED=$(date +%s.%N)
 tools=$(cd "$(dirname "$0")" && pwd)
 data=$1; seconds=$2; shift 2
@@ -27,7 +27,7 @@ for i in $(seq 0 $((workers - 1))); do
   OMP_NUM_THREADS=1 $pin nice -n 19 $py "$tools/units.py" --data "$work/data" --work "$work/units" --worker $i --seconds ${MAKE_SECONDS:-110} $toy > "$work/worker-$i.log" 2>&1 &
   pids="$pids $!"
 done
-$py "$tools/train.py" --data "$work/data" --units "$work/units" --out "$OUT" --seconds "$seconds" --cores 2 $toy "$@" 2>&1 | tee "$work/train.log"
+$py "$tools/train.py" --data "$work/data" --units "$work/units" --out "$OUT" --seconds "$seconds" --cores ${STAY:-0} $toy "$@" 2>&1 | tee "$work/train.log"
 kill $pids 2>/dev/null
 tail -qn1 "$work"/worker-*.log | sort | uniq -c | head -20
 df -h "$work" | tail -1; ls -la "$OUT"

@@ -1,6 +1,6 @@
 """Trains the small checkpoint that ships: prose, planted sentences, small skills and M3's chat format.
 
-    python3 tools/train/train.py --data folder --units folder --out folder --start models/m3-tiny-prose --seconds 400
+    python3 tools/train/train.py --data folder --units folder --out folder --start models/m3-tiny-chat --seconds 400
     python3 tools/train/train.py … --resume folder        # goes on from what an earlier run left in its --out
 
 Everything follows the clock: --seconds bounds the call, compilation included, and the stages are shares of the
@@ -372,6 +372,7 @@ def stay_on_cores(count: int) -> None:
     """Leaves the other cores alone once nothing is left to compile; 0 changes nothing."""
     if not count or count >= (os.cpu_count() or 1):
         return
+    torch.set_num_threads(count)  # more threads than cores wait for each other: saving took 50 s instead of one
     for thread in os.listdir("/proc/self/task"):
         try:
             os.sched_setaffinity(int(thread), range(count))
@@ -423,7 +424,8 @@ def main() -> None:
     if arguments.resume:
         trainer.resume(arguments.resume)
     elif arguments.start:
-        trainer.begin_from(arguments.start, json.loads((arguments.data / "ids.json").read_text()))
+        changed = arguments.data / "ids.json"  # from extend_tokenizer.py
+        trainer.begin_from(arguments.start, json.loads(changed.read_text()) if changed.exists() else [])
     trainer.make_optimizer()
     parameters = sum(p.numel() for p in trainer.model.parameters())
     say(f"{parameters / 1e6:.2f} M parameters on {device}")

@@ -8,6 +8,7 @@ first two come from files sm-*.npz, the third from files l<length>-*.npz, UNITS_
 """
 
 import argparse
+import json
 import os
 import random as random_module
 import re
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer
 from pack_books import unpack
 from skills.conversation import Renderer, draw_conversation
 from skills.planted import Books, Planter
+from skills.words import use_words
 
 SHORT_LIMIT, MEDIUM = 512, 1024
 UNITS_A_FILE = 8
@@ -49,15 +51,15 @@ TOY_SHARES = {512: 0.4, 1024: 0.6}
 
 class Maker:
     def __init__(self, data: Path, layout: Layout, seed):
-        import json
-
         self.layout = layout
         self.random = random_module.Random(seed)
         self.tokenizer = Tokenizer.from_file(str(data / "tokenizer.json"))
         self.renderer = Renderer(self.tokenizer, data / "chat_template.jinja")
         ids = np.load(data / "books.npy", mmap_mode="r") if (data / "books.npy").exists() else unpack(data / "books.xz")
         self.books = Books(ids, self.tokenizer)
-        self.planter = Planter(self.renderer, self.books, json.loads((data / "words.json").read_text()))
+        words = json.loads((data / "words.json").read_text())
+        self.planter = Planter(self.renderer, self.books, words)
+        use_words(words)
         self.turn_end = self.renderer.ids("[e~[")[0]
         self.runs = [run for run in (self.sentences() for _ in range(3000)) if len(run) > 4]
         self.filler = [s for run in self.runs for s in run if 20 < len(s) < 100]

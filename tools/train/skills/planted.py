@@ -12,7 +12,7 @@ PROSE = 1 | DROPOUT_FLAG
 
 RELATIONS = Lexicon(
     """secret word,password,lucky number,home town,favourite colour,favourite food,code word,room number,best friend,
-    nickname,ticket number,old name,hiding place,second name,new town,year of birth""", ","
+    nickname,ticket number,old name,hiding place,second name,new town,year of birth""", ",", general=0
 )  # fmt: skip
 STATEMENT = ["The {r} of {n} is {v}.", "The {r} of {n} is {v}.", "{n}'s {r} is {v}.", "Remember that the {r} of {n} is {v}.",
              "Now the {r} of {n} is {v}.", HELD, "The {r} of {n} is {v}."]  # fmt: skip
@@ -107,7 +107,7 @@ class Planter:
                 np.concatenate([np.asarray(part, np.uint8) for part in weights]))  # fmt: skip
 
     def statement(self, random, held: bool, fact: Fact) -> list[int]:
-        return self.renderer.ids(" " + fact.fill(phrase(random, held, STATEMENT)))
+        return self.renderer.ids(" " + fact.fill(phrase(random, held, STATEMENT, vary=False)))
 
     def asked(self, random, fact: Fact) -> tuple[list[int], list[int]]:
         """Question and answer in running text."""

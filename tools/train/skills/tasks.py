@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 
 from .words import (
-    ANIMALS, CLOTHES, COLOUR_OF, COLOURS, COUNTRIES, DAYS, FIRST_NAMES, FOODS, JOBS, LEGS, LIST_WORDS, NEXT_DAY,
+    ANIMALS, CLOTHES, COLOUR_OF, COLOURS, COUNTRIES, DAYS, FIRST_NAMES, FOODS, GENERAL, JOBS, LEGS, LIST_WORDS, NEXT_DAY,
     NEXT_MONTH, OPPOSITES, PLACES, SOUNDS, SPOTS, THINGS, TOPICS, TOWNS, integer, invented_name, is_held_out, joined,
 )  # fmt: skip
 
@@ -25,9 +25,25 @@ class Task:
     developer: str | None = None
 
 
-def phrase(random, held: bool, phrasings: list) -> str:
+BEFORE = ["Please", "Now", "Next", "Then", "Good.", "Well,", "So,", "I ask you:", "One more:", "Listen.", "Question:",
+          "Task:", "Here is a task.", "Can you do this?", "Try this:", "My question:", "First", "Dear friend,"]  # fmt: skip
+BEHIND = ["please", "thank you", "Thanks!", "if you can", "for me", "now", "and nothing else", "Be brief.",
+          "Answer only that.", "as I said", "quickly", "I wait."]  # fmt: skip
+
+
+def phrase(random, held: bool, phrasings: list, vary: bool = True) -> str:
+    """One of the phrasings; in training often with other words around it, so that the kernel is what counts."""
     cut = phrasings.index(HELD)
-    return random.choice(phrasings[cut + 1 :] if held else phrasings[:cut])
+    if held:
+        return random.choice(phrasings[cut + 1 :])
+    text, what = random.choice(phrasings[:cut]), random.random() if vary else 1.0
+    if what < 0.2:
+        before = random.choice(BEFORE)
+        text = f"{before} {text if before[-1] in '.:?,' else text[0].lower() + text[1:]}"
+    if 0.15 < what < 0.3 and text[-1] in ".?":
+        behind = random.choice(BEHIND)
+        text = f"{text} {behind}" if behind[0].isupper() else f"{text[:-1]} {behind}{text[-1]}"
+    return text
 
 
 def exchange(question: str, answer: str, thought: str) -> list[dict]:
@@ -161,7 +177,9 @@ def list_items(random, held: bool) -> list[str]:
         return [invented_name(random, held) for _ in range(count)]
     if what == 2:
         return random.sample(FIRST_NAMES.train, count)
-    return random.sample(LIST_WORDS.held * 1 + LIST_WORDS.train if held else LIST_WORDS.train, count)
+    if held:
+        return random.sample(LIST_WORDS.held + LIST_WORDS.train, count)
+    return random.sample(GENERAL if GENERAL and random.random() < 0.5 else LIST_WORDS.train, count)
 
 
 def copy_list(random, held: bool) -> Task:
@@ -289,6 +307,8 @@ def pair_value(random, held: bool, key: str):
         return random.random() < 0.5
     if key in NUMBERS:
         return integer(random, 4) if random.random() < 0.8 else round(random.uniform(0.1, 99), 1)
+    if key not in PAIR_KEYS and not held and random.random() < 0.4:
+        return integer(random, 4)
     if random.random() < 0.3:
         return invented_name(random, held)
     return random.choice((THINGS, TOWNS, FIRST_NAMES, COLOURS, FOODS)).draw(random, held)
@@ -311,6 +331,8 @@ def json_reply(random, held: bool) -> Task:
         thought = "Keys: " + ", ".join(asked) + "."
     elif what < 0.8:
         keys = random.sample(PAIR_KEYS, random.randint(1, 4))
+        if not held and GENERAL:
+            keys = list(dict.fromkeys(random.choice((key, random.choice(GENERAL))) for key in keys))
         if held:
             keys = list(dict.fromkeys([random.choice(HELD_PAIR_KEYS)] + keys[1:]))
         value = {key: pair_value(random, held, key) for key in keys}
@@ -420,7 +442,7 @@ def talk(random, held: bool) -> Task:
     what, developer = random.random(), None
     if what < 0.35:
         phrasings, answer, thought = random.choice(TALK)
-        question = phrase(random, held, phrasings)
+        question = phrase(random, held, phrasings, vary=False)
         if thought == "A question about me." and answer.startswith("I am M3 Tiny") and random.random() < 0.4:
             name, job = person(random, held), JOBS.draw(random, held)
             developer, answer = f"You are {name}, a {job}.", f"I am {name}, a {job}."

@@ -15,15 +15,29 @@ def is_held_out(text: str) -> bool:
     return _bucket(text) == 0
 
 
-class Lexicon:
-    """A list of which one word in ten or so is kept for the held-out sets (at least one)."""
+GENERAL: list[str] = []  # common words that training draws besides the lists, lest it learn those by heart
 
-    def __init__(self, text: str, separator: str | None = None):
+
+def use_words(words: list[str]) -> None:
+    GENERAL[:] = [word for word in words if not is_held_out(word)]
+
+
+class Lexicon:
+    """A list of which one word in ten or so is kept for the held-out sets (at least one).
+
+    `general` is the share of training draws that take any common word instead.
+    """
+
+    def __init__(self, text: str, separator: str | None = None, general: float = 0.35):
+        self.general = general
         words = [word.strip() for word in text.split(separator)]
         self.held = [word for word in words if is_held_out(word)] or words[-1:]
         self.train = [word for word in words if word not in self.held]
 
     def draw(self, random, held: bool) -> str:
+        if not held and GENERAL and random.random() < self.general:
+            word = random.choice(GENERAL)
+            return word.capitalize() if self.train[0][0].isupper() else word
         return random.choice(self.held if held else self.train)
 
     def sample(self, random, count: int, held: bool) -> list[str]:
@@ -65,7 +79,7 @@ PLACES = Lexicon(
     "market church school mill harbour castle forest river garden theatre station library museum farm inn shop bridge"
 )
 SPOTS = Lexicon("table bed chair door stairs tree hedge wall carpet window bench cart stone roof stove sofa")
-DAYS = Lexicon("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+DAYS = Lexicon("Monday Tuesday Wednesday Thursday Friday Saturday Sunday", general=0)
 LIST_WORDS = Lexicon(
     """apple bread candle door eagle flower garden house island jacket king ladder mountain night ocean paper queen
     river stone table uncle village window yard anchor butter castle dinner engine finger grass hammer iron jewel

@@ -196,7 +196,7 @@ void run(const std::string& path, double seconds) {
 
 int main(int count, char** arguments) {
   try {
-    run(count > 1 ? arguments[1] : "models/m3-tiny-prose", count > 2 ? std::stod(arguments[2]) : 1.0);
+    run(count > 1 ? arguments[1] : "models/m3-tiny-chat", count > 2 ? std::stod(arguments[2]) : 1.0);
   } catch (const std::exception& error) {
     fmt::print(stderr, "constraint_masks: {}\n", error.what());
     return 1;

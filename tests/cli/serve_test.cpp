@@ -15,7 +15,7 @@ namespace {
 class Serving {
  public:
   explicit Serving(std::vector<std::string> args) {
-    args.insert(args.begin(), {"serve", std::string(M3_MODELS) + "/m3-tiny-prose", "--host", "127.0.0.1", "--port", "0",
+    args.insert(args.begin(), {"serve", std::string(M3_MODELS) + "/m3-tiny-chat", "--host", "127.0.0.1", "--port", "0",
                                "--max-model-len", "512", "--max-num-seqs", "4"});
     child_ = ::fork();
     if (child_ != 0) return;

@@ -36,7 +36,7 @@ done
 [ -n "$url" ] || { echo "the server did not become ready"; cat "$log"; exit 1; }
 
 cd "$root/tests/clients"
-checkpoint=${model:-$root/models/m3-tiny-prose}
+checkpoint=${model:-$root/models/m3-tiny-chat}
 worst=0
 for part in "${parts[@]}"; do
   echo "=== $part"

@@ -26,7 +26,7 @@ class Constrained : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     EngineOptions options;
-    options.checkpoint = M3_MODELS "/m3-tiny-prose";
+    options.checkpoint = M3_MODELS "/m3-tiny-chat";
     options.max_model_len = 1024;
     options.max_num_seqs = 8;
     engine_ = Engine::load(options);
@@ -89,7 +89,7 @@ TEST_F(Constrained, ARequiredCallIsWellFormed) {
       {"tool_choice", "required"},
       {"parallel_tool_calls", false},
       {"thinking", {{"type", "disabled"}}}};
-  const Tokenizer tokenizer = Tokenizer::load(M3_MODELS "/m3-tiny-prose");
+  const Tokenizer tokenizer = Tokenizer::load(M3_MODELS "/m3-tiny-chat");
   const chat::Value parsed = chat::parse_json(body.dump(), "body");
   const chat::ChatRequest chat_request = chat::parse_chat_request(parsed);
   for (std::uint64_t seed = 0; seed < 4; ++seed) {

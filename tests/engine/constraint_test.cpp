@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t data_limit = 4u << 20;
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer loaded = Tokenizer::load(M3_MODELS "/m3-tiny-prose");
+  static const Tokenizer loaded = Tokenizer::load(M3_MODELS "/m3-tiny-chat");
   return loaded;
 }
 

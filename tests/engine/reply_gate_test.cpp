@@ -16,7 +16,7 @@ namespace {
 class Gate : public testing::Test {
  protected:
   static const Tokenizer& tokenizer() {
-    static const Tokenizer loaded = Tokenizer::load(M3_MODELS "/m3-tiny-prose");
+    static const Tokenizer loaded = Tokenizer::load(M3_MODELS "/m3-tiny-chat");
     return loaded;
   }
   static Constraints& constraints() {

@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer loaded = Tokenizer::load(M3_MODELS "/m3-tiny-prose");
+  static const Tokenizer loaded = Tokenizer::load(M3_MODELS "/m3-tiny-chat");
   return loaded;
 }
 

@@ -14,7 +14,7 @@
 
 namespace {
 
-const std::string shipped = std::string(M3_MODELS) + "/m3-tiny-prose";
+const std::string shipped = std::string(M3_MODELS) + "/m3-tiny-chat";
 
 // Knows the tokenizer and runs nothing.
 class NoEngine final : public m3::Engine {

@@ -5,7 +5,7 @@
 namespace m3::test {
 namespace {
 
-const std::string shipped = std::string(M3_MODELS) + "/m3-tiny-prose";
+const std::string shipped = std::string(M3_MODELS) + "/m3-tiny-chat";
 
 server::ServerOptions quiet(server::ServerOptions options) {
   options.host = "127.0.0.1";

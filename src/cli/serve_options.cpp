@@ -93,7 +93,7 @@ void add_log_options(CLI::App& command, ServeOptions& options) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command
-      .add_option("--uvicorn-log-level,--log-level", server.log_level, "critical, error, warning, info, debug, trace")
+      .add_option("--log-level,--uvicorn-log-level", server.log_level, "critical, error, warning, info, debug, trace")
       ->check(CLI::IsMember({"critical", "error", "warning", "info", "debug", "trace"}))
       ->capture_default_str();
   command.add_flag(

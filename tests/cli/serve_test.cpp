@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <utility>
 
 #include "tests/support/temporary_directory.h"
@@ -29,7 +30,10 @@ class Serving {
   ~Serving() {
     if (child_ > 0) end(SIGKILL);
   }
-  std::string words() const { return test::read_file(files_ / "stderr"); }
+  // Nothing before the child has opened its file.
+  std::string words() const {
+    return std::filesystem::exists(files_ / "stderr") ? test::read_file(files_ / "stderr") : "";
+  }
   // 0 if it never was ready.
   std::uint16_t port() const {
     std::string text;

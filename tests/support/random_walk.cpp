@@ -11,7 +11,7 @@ namespace {
 // Whether a token is likely to bring a text nearer to its end, for JSON and for M3's tags.
 bool closes(std::string_view bytes) {
   return bytes.starts_with("</") || bytes == "]<]minimax[>[" || bytes == "}" || bytes == "]" || bytes == "\"" ||
-         bytes == ">" || bytes == "@" || bytes == "." || bytes == "/";
+         bytes == ">" || bytes == "@" || bytes == "." || bytes == "/" || bytes == ":";
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 export TRAIN_STARTED=$(date +%s.%N)
 tools=$(cd "$(dirname "$0")" && pwd)
 data=$1; seconds=$2; shift 2
-work=${WORK:-/tmp/m3-training}; py=${PY:-python3}
+work=${WORK:-/tmp/training}; py=${PY:-python3}
 mkdir -p "$OUT" "$work/units" "$work/data"
 cp "$data"/* "$work/data/"
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false

@@ -2,11 +2,12 @@
 # OUT=folder bash tools/train/go.sh DATA SECONDS [train.py's options]
 # Makes training data with worker processes, trains for SECONDS of wall time, evaluates. DATA holds tokenizer.json,
 # ids.json, chat_template.jinja, books.xz, heldout.xz, words.json. TOY=1 rehearses on a CPU; CORES are the workers'
-# cores (all but two), STAY=2 keeps training on two cores once compiled, WORKERS their number, MAKE_SECONDS their time, WORK a scratch folder, PY the interpreter.
+# cores (all but two), WORKERS their number, MAKE_SECONDS their time; STAY=2 keeps training on two cores once compiled;
+# WORK is a scratch folder, PY the interpreter.
 export TRAIN_STARTED=$(date +%s.%N)
 tools=$(cd "$(dirname "$0")" && pwd)
 data=$1; seconds=$2; shift 2
-work=${WORK:-/tmp/training}; py=${PY:-python3}
+work=${WORK:-/tmp/tiny-training}; py=${PY:-python3}
 mkdir -p "$OUT" "$work/units" "$work/data"
 cp "$data"/* "$work/data/"
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false

@@ -189,22 +189,22 @@ class ArgumentRules {
   std::deque<std::pair<std::string, Parts>> waiting_;
 };
 
-// One rule for a call of this tool.
-void define_call(const Tool& tool, std::size_t index, Strictness strictness, const std::string& name, Rules& rules) {
+// What stands in a call of this tool behind the beginning of its name. Names are branches of one rule, so that fifty
+// tools are one state of the automaton where they agree and not fifty.
+std::string call_body(const Tool& tool, std::size_t index, Strictness strictness, Rules& rules) {
   if (!is_plain(tool.name)) {
     fail("tools[{}].function.name: M3's tool-call format cannot hold the name '{}'", index, tool.name);
   }
-  std::string arguments;
-  if (tool.parameters.is(Kind::dict)) {
-    const std::string path = fmt::format("tools[{}].function.parameters", index);
-    const grammar::Json json = grammar::parse_schema(to_json(tool.parameters, {}).bytes(), path);
-    const Schema schema(json, path, strictness);
-    ArgumentRules made(schema, rules, fmt::format("m3-{}-", index));
-    arguments = made.arguments(path);
-    made.finish();
-  }
-  rules.define(
-      name, join({quote(tag(fmt::format("invoke name=\"{}\"", tool.name))), arguments, quote(tag("/invoke") + "\n")}));
+  const std::string name = quote(fmt::format("{}\">", tool.name));
+  if (!tool.parameters.is(Kind::dict)) return name;
+  const std::string path = fmt::format("tools[{}].function.parameters", index);
+  const grammar::Json json = grammar::parse_schema(to_json(tool.parameters, {}).bytes(), path);
+  const Schema schema(json, path, strictness);
+  ArgumentRules made(schema, rules, fmt::format("m3-{}-", index));
+  const std::string arguments = fmt::format("m3-arguments-{}", index);
+  rules.define(arguments, made.arguments(path));
+  made.finish();
+  return join({name, arguments});
 }
 
 }  // namespace
@@ -224,10 +224,11 @@ std::optional<std::string> tool_grammar(const std::vector<Tool>& tools, const To
   for (std::size_t i = 0; i < tools.size(); ++i) {
     if (choice == Choice::named && tools[i].name != request.choice.name) continue;
     const bool strict = std::find(request.strict.begin(), request.strict.end(), tools[i].name) != request.strict.end();
-    calls.push_back(fmt::format("m3-call-{}", i));
-    define_call(tools[i], i, strict ? Strictness::strict : Strictness::lenient, calls.back(), rules);
+    calls.push_back(call_body(tools[i], i, strict ? Strictness::strict : Strictness::lenient, rules));
   }
-  rules.define("m3-call", choose(calls));
+  rules.define("m3-named", choose(calls));
+  rules.define("m3-call", fmt::format("{} m3-named {}", quote(fmt::format("{}<invoke name=\"", mark)),
+                                      quote(fmt::format("{}\n", tag("/invoke")))));
   const bool several = request.parallel && choice != Choice::named;
   // What stands behind the first N.
   rules.define("m3-block",

@@ -76,7 +76,7 @@ def trace(options, ids, scratch):
 
 def run_ids(options, prompt):
     """The ids that `m3 run` writes, with its default backend."""
-    reply = json.loads(call([options.m3, "run", options.checkpoint, "--prompt", prompt, "--temperature", "0",
+    reply = json.loads(call([options.m3, "run", options.checkpoint, "--raw", "--prompt", prompt, "--temperature", "0",
                              "--max-tokens", str(options.tokens), "--json"]))
     return reply["ids"]
 

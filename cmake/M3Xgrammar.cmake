@@ -78,7 +78,7 @@ add_library(m3_xgrammar STATIC ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgramma
                                "${CMAKE_SOURCE_DIR}/cmake/xgrammar/hooks.cpp")
 # Always optimised and never instrumented, in the sanitizer presets too (-O1 there, to build faster): it is not ours to
 # check, and slow otherwise.
-target_compile_options(m3_xgrammar PRIVATE -w $<IF:$<BOOL:${M3_SANITIZE}>,-O1,-O2> -g0)
+target_compile_options(m3_xgrammar PRIVATE -w $<IF:$<CONFIG:Release>,-O2,-O1> -g0)
 target_compile_definitions(m3_xgrammar PUBLIC XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
                                               XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 set_target_properties(m3_xgrammar PROPERTIES CXX_STANDARD 17 POSITION_INDEPENDENT_CODE ON EXPORT_COMPILE_COMMANDS OFF)

@@ -38,8 +38,11 @@ void refuse(const std::string& param, const std::string& why) { throw ApiError(4
 std::string param_of(const std::string& line) {
   const std::size_t end =
       line.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]$");
-  if (end == 0 || end == std::string::npos || line[end] != ':') return {};
-  return line.substr(0, end);
+  if (end == 0 || end == std::string::npos) return {};
+  std::string word = line.substr(0, end);
+  // "input[0].arguments is not …": a path that is the sentence's subject.
+  const bool is_path = line[end] == ' ' && word.find('[') != std::string::npos;
+  return line[end] == ':' || is_path ? word : std::string();
 }
 
 ApiError to_api_error(std::exception_ptr problem) try {

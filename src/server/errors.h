@@ -27,7 +27,7 @@ class ApiError : public std::runtime_error {
 // Any exception as an ApiError: m3::Error of kind usage and input are 400 (the field is read off the line's beginning
 // "path: ..."), busy is 503, the others 500.
 ApiError to_api_error(std::exception_ptr problem);
-// The field that an error line begins with ("messages[2].content: ..."), or nothing.
+// The field that an error line begins with ("messages[2].content: ...", "input[0].arguments is not ..."), or nothing.
 std::string param_of(const std::string& line);
 
 std::string error_body(const ApiError& error, ErrorStyle style, const std::string& request_id);

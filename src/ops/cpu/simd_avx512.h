@@ -37,7 +37,8 @@ struct alignas(64) E4m3Bytes {
   std::uint8_t upper[128] = {};
   constexpr E4m3Bytes() {
     for (int code = 0; code < 128; ++code) {
-      const auto bits = __builtin_bit_cast(std::uint32_t, e4m3_values.value[code] * (1 / e4m3_factor));
+      const float value = e4m3_values.value[code];  // clang takes no arithmetic that gives a NaN for a constant
+      const auto bits = __builtin_bit_cast(std::uint32_t, value != value ? value : value * (1 / e4m3_factor));
       lower[code] = static_cast<std::uint8_t>(bits >> 16);
       upper[code] = static_cast<std::uint8_t>(bits >> 24);
     }

@@ -166,7 +166,7 @@ void Fields::refuse_if_given(std::string_view name, const std::string& why) {
   if (value(name) != nullptr) refuse(path_of(name), why);
 }
 
-void Fields::only(std::string_view name, bool expected, const std::string& why) {
+void Fields::only_boolean(std::string_view name, bool expected, const std::string& why) {
   const auto given = boolean(name);
   if (given && *given != expected) refuse(path_of(name), why);
 }

@@ -1,6 +1,7 @@
 // Reads the members of a JSON request, each checked, and none overlooked: what nobody asked for is refused in the end.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -40,7 +41,11 @@ class Fields {
   // A member that is only fine if absent or null.
   void refuse_if_given(std::string_view name, const std::string& why);
   // A member that has to be this, for instance false, where given.
-  void only(std::string_view name, bool value, const std::string& why);
+  // (Of the bool alone: {"text"} must not become one.)
+  template <std::same_as<bool> Bool>
+  void only(std::string_view name, Bool value, const std::string& why) {
+    only_boolean(name, value, why);
+  }
   void only(std::string_view name, std::initializer_list<std::string_view> values, const std::string& why);
   // Errors: a member that none of the calls above named; with the nearest name known.
   void finish(bool allow_unknown) const;
@@ -48,6 +53,7 @@ class Fields {
   std::string path_of(std::string_view name) const { return path_ + std::string(name); }
 
  private:
+  void only_boolean(std::string_view name, bool value, const std::string& why);
   const chat::Dict& dict_;
   std::string path_;
   std::set<std::string, std::less<>> known_;

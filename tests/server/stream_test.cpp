@@ -121,8 +121,8 @@ TEST_F(Replies, StreamedAndWholeAgree) {
   const Json& message = whole["choices"][0]["message"];
   EXPECT_EQ(message["content"], "Hello there! 😀👩‍👩‍👧‍👦 Ça va? 漢字かな交じり文");
   EXPECT_EQ(message["reasoning_content"], "I should greet.");
-  EXPECT_EQ(streamed.content, message["content"]);
-  EXPECT_EQ(streamed.reasoning, message["reasoning_content"]);
+  EXPECT_EQ(streamed.content, message["content"].get<std::string>());
+  EXPECT_EQ(streamed.reasoning, message["reasoning_content"].get<std::string>());
   EXPECT_EQ(streamed.finish, "stop");
   EXPECT_EQ(streamed.usages, 1);
   EXPECT_EQ(streamed.usage["prompt_tokens"], whole["usage"]["prompt_tokens"]);

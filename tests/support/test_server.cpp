@@ -46,7 +46,7 @@ Json TestServer::json(const std::string& path, const Json& body) const {
 }
 
 bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

@@ -15,9 +15,7 @@ slow='Golden.Scalar|/(topk16|several_sparse|all_sparse|yarn|init_block|reuse_fre
 case $preset in
   asan)
     scripts/build.sh asan all
-    # Whole programs and servers are not run here yet: their waits are too short for it, and one case of theirs stops
-    # at an assertion of the JSON library that is still to be found.
-    exec scripts/run_tests.sh asan -LE '^(cli|server)$' -E "$slow" "$@" ;;
+    exec scripts/run_tests.sh asan -E "$slow" "$@" ;;
   tsan)
     scripts/build.sh tsan base_test engine_test
     # Kernels that spread addresses widely confuse g++ 12's ThreadSanitizer; setarch -R turns that off.

@@ -56,8 +56,8 @@ void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()
     for (const int state : states) {
       if (!automaton->GetFsm().IsScanableState(state)) continue;
       if (!go_on()) return;
-      inside.GetAdaptiveTokenMask(ParserState(rule, inside.grammar->GetRule(rule).body_expr_id, state,
-                                              ParserState::kNoPrevInputPos));
+      inside.GetAdaptiveTokenMask(
+          ParserState(rule, inside.grammar->GetRule(rule).body_expr_id, state, ParserState::kNoPrevInputPos));
     }
   }
 }

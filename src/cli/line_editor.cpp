@@ -164,7 +164,8 @@ LineEditor::LineEditor() : state_(std::make_unique<State>()) {
   el_set(state.editor, EL_EDITOR, "emacs");
   el_set(state.editor, EL_HIST, history, state.history);
   el_set(state.editor, EL_GETCFN, State::read_character);
-  el_set(state.editor, EL_ADDFN, "take-paste", "Takes what is pasted", State::take_paste);
+  // The wide call: the narrow one keeps copies of both texts that libedit never frees.
+  el_wset(state.editor, EL_ADDFN, L"take-paste", L"Takes what is pasted", State::take_paste);
   el_set(state.editor, EL_BIND, paste_begins, "take-paste", nullptr);
   el_source(state.editor, nullptr);  // the person's ~/.editrc
 }

@@ -30,6 +30,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
 
 const ModelConfig& Checkpoint::config() const { return contents_->loaded.config; }
 const TextWeights& Checkpoint::weights() const { return contents_->loaded.weights; }
+const VisionWeights& Checkpoint::vision() const { return contents_->loaded.vision; }
 const std::filesystem::path& Checkpoint::directory() const { return contents_->directory; }
 
 std::int64_t Checkpoint::text_weight_bytes() const {

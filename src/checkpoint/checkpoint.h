@@ -10,6 +10,7 @@
 
 #include "src/checkpoint/config.h"
 #include "src/checkpoint/text_weights.h"
+#include "src/checkpoint/vision_weights.h"
 
 namespace m3 {
 
@@ -37,12 +38,15 @@ class Checkpoint {
 
   const ModelConfig& config() const;
   const TextWeights& weights() const;
+  const VisionWeights& vision() const;  // empty where the config has no vision_config
   const std::filesystem::path& directory() const;
   std::int64_t text_weight_bytes() const;  // stored bytes of the text model, scales included
 
   // Weights drawn from the seeded generator instead of files, in memory (see seeded_weights.h). `format` is
   // bf16, mxfp8, mxfp4 (routed experts, rest bf16), nvfp4 (routed experts, rest mxfp8) or fp8.
   static Checkpoint random(const ModelConfig& config, const std::string& format, std::uint64_t seed);
+  // The vision tower alone, in bf16 (patch embedding fp32), without a text model.
+  static Checkpoint random_vision(const ModelConfig& config, std::uint64_t seed);
 
  private:
   struct Contents;

@@ -38,7 +38,7 @@ struct LayerKind {
   bool reuses_blocks = false;     // takes the last computed block choice (spec §3.15)
 };
 
-// What the vision tower would need; validated, unused until the tower is built.
+// The vision tower and the projector behind it (spec §1.4).
 struct VisionConfig {
   int hidden_size = 0;
   int num_hidden_layers = 0;
@@ -50,6 +50,16 @@ struct VisionConfig {
   int num_channels = 3;
   int projection_dim = 0;
   int projector_hidden_size = 0;
+  float layer_norm_eps = 1e-5f;
+  double rope_theta = 10000;
+  int segment_max_frames = 4;  // temporal groups that attend to each other
+  int image_token_id = -1;     // placeholders, one for each feature row; -1: the vocabulary has none
+  int video_token_id = -1;
+
+  int head_dim() const { return hidden_size / num_attention_heads; }
+  std::int64_t patch_elements() const {
+    return std::int64_t{num_channels} * temporal_patch_size * patch_size * patch_size;
+  }
 };
 
 struct ModelConfig {

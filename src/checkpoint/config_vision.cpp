@@ -22,6 +22,26 @@ int merge_size(const JsonFields& top, const JsonFields& vision, const std::strin
   return static_cast<int>(value.value_or(2));
 }
 
+// An id under its published or its re-saved key, M3's own where neither is given; -1 where the vocabulary has no such
+// id, and so no place for a picture.
+int placeholder(const JsonFields& top, const char* published, const char* resaved, int otherwise, int vocab) {
+  const auto first = top.integer(published, 0, std::int64_t{1} << 24);
+  const auto second = top.integer(resaved, 0, std::int64_t{1} << 24);
+  if (first && second && *first != *second) top.refuse(resaved, fmt::format("{}, as {} says", *first, published));
+  const auto id = static_cast<int>(first.value_or(second.value_or(otherwise)));
+  return id < vocab ? id : -1;
+}
+
+double rope_theta(const JsonFields& vision) {
+  double theta = vision.number("rope_theta").value_or(10000);
+  if (const auto rope = vision.object("rope_parameters")) {
+    rope->only_one_of("rope_type", {"axial", "default"});
+    theta = rope->number("rope_theta").value_or(theta);
+  }
+  if (!(theta > 1) || theta > 1e12) vision.refuse("rope_theta", "a number between 1 and 1e12");
+  return theta;
+}
+
 }  // namespace
 
 VisionConfig parse_vision(const JsonFields& top, const JsonFields& vision, const ModelConfig& config) {
@@ -55,6 +75,16 @@ VisionConfig parse_vision(const JsonFields& top, const JsonFields& vision, const
   }
   result.projector_hidden_size =
       static_cast<int>(top.integer("projector_hidden_size", 1, dimension_limit).value_or(config.hidden_size));
+  const double eps = vision.number("layer_norm_eps").value_or(1e-5);
+  if (!(eps > 0) || eps > 0.1) vision.refuse("layer_norm_eps", "a positive number up to 0.1");
+  result.layer_norm_eps = static_cast<float>(eps);
+  result.rope_theta = rope_theta(vision);
+  result.segment_max_frames = size("vision_segment_max_frames", 4, 1 << 20);
+  result.image_token_id = placeholder(top, "image_token_index", "image_token_id", 200025, config.vocab_size);
+  result.video_token_id = placeholder(top, "video_token_index", "video_token_id", 200026, config.vocab_size);
+  if (result.image_token_id >= 0 && result.image_token_id == result.video_token_id) {
+    top.refuse("video_token_index", fmt::format("another id than image_token_index, {}", result.image_token_id));
+  }
   return result;
 }
 

@@ -145,7 +145,7 @@ std::string scheme_name(const std::string& module) {
 std::vector<ValueRange> deep_scan(const LoadedCheckpoint& loaded, ProblemList& problems, const ReadProgress& progress) {
   Scan scan(problems, text_bytes(loaded.config, loaded.weights) + loaded.vision_bytes, progress);
   read_text(loaded.config, loaded.weights, scan);
-  for (const StoredTensor* tensor : loaded.vision) {
+  for (const StoredTensor* tensor : loaded.vision_tensors) {
     scan.one_row(tensor->name, "vision and projector", widen(*tensor));
     scan.read(static_cast<std::int64_t>(tensor->bytes.size()));
   }

@@ -8,6 +8,7 @@
 #include "src/checkpoint/loader.h"
 #include "src/checkpoint/quantization.h"
 #include "src/checkpoint/seeded_weights.h"
+#include "src/checkpoint/vision_layout.h"
 
 namespace m3 {
 

@@ -15,6 +15,7 @@
 #include "src/checkpoint/scales.h"
 #include "src/checkpoint/schemes.h"
 #include "src/checkpoint/text_layout.h"
+#include "src/checkpoint/vision_layout.h"
 
 namespace m3 {
 
@@ -93,6 +94,11 @@ class TensorTable {
   std::unordered_map<std::string, ModuleTensors> modules_;
 };
 
+void check_finite(const std::string& name, std::span<const float> values, ProblemList& problems) {
+  const auto broken = std::ranges::count_if(values, [](float value) { return !std::isfinite(value); });
+  if (broken != 0) problems.add(name, "finite values", fmt::format("{} that are not", broken));
+}
+
 class TextLoader : public TextVisitor {
  public:
   TextLoader(LoadedCheckpoint& loaded, TensorTable& table) : loaded_(loaded), table_(table) {}
@@ -131,8 +137,7 @@ class TextLoader : public TextVisitor {
     }
     values = widen(*tensor);
     // Norms and the router's bias: a NaN there only loses comparisons and would bend choices without a trace.
-    const auto broken = std::ranges::count_if(values, [](float value) { return !std::isfinite(value); });
-    if (broken != 0) loaded_.problems.add(tensor->name, "finite values", fmt::format("{} that are not", broken));
+    check_finite(tensor->name, values, loaded_.problems);
   }
 
   // k_proj.k_scale or k_proj.output_scale, and v's (addenda §13 "Names").
@@ -212,21 +217,48 @@ class TextLoader : public TextVisitor {
   std::unordered_map<std::string, std::optional<WeightMatrix>> fused_;
 };
 
-void check_vision(LoadedCheckpoint& loaded, TensorTable& table) {
-  for (const VisionEntry& entry : vision_layout(loaded.config)) {
+class VisionLoader : public VisionVisitor {
+ public:
+  VisionLoader(LoadedCheckpoint& loaded, TensorTable& table) : loaded_(loaded), table_(table) {}
+
+  void matrix(const VisionEntry& entry, WeightMatrix& weight) override {
+    const StoredTensor* tensor = take(entry);
+    if (tensor == nullptr) return;
+    weight.format = tensor->dtype == DType::f32   ? WeightFormat::f32
+                    : tensor->dtype == DType::f16 ? WeightFormat::f16
+                                                  : WeightFormat::bf16;
+    weight.rows = entry.shape.front();
+    weight.columns = entry.columns();
+    weight.values = loaded_.copies.data(*tensor);
+  }
+
+  void vector(const VisionEntry& entry, std::vector<float>& values) override {
+    const StoredTensor* tensor = take(entry);
+    if (tensor == nullptr) return;
+    values = widen(*tensor);
+    check_finite(tensor->name, values, loaded_.problems);
+  }
+
+ private:
+  const StoredTensor* take(const VisionEntry& entry) {
     const auto dot = entry.name.rfind('.');
-    const StoredTensor* tensor = table.take(entry.name.substr(0, dot), std::string_view(entry.name).substr(dot + 1));
+    const StoredTensor* tensor = table_.take(entry.name.substr(0, dot), std::string_view(entry.name).substr(dot + 1));
     const std::string expected = "BF16, F16 or F32 " + describe_shape(entry.shape);
     if (tensor == nullptr) {
-      loaded.problems.add(entry.name, expected, "no such tensor");
+      loaded_.problems.add(entry.name, expected, "no such tensor");
     } else if (!is_plain(tensor->dtype) || tensor->shape != entry.shape) {
-      loaded.problems.add(tensor->name, expected, describe(*tensor));
+      loaded_.problems.add(tensor->name, expected, describe(*tensor));
+      tensor = nullptr;
     } else {
-      loaded.vision.push_back(tensor);
-      loaded.vision_bytes += static_cast<std::int64_t>(tensor->bytes.size());
+      loaded_.vision_tensors.push_back(tensor);
+      loaded_.vision_bytes += static_cast<std::int64_t>(tensor->bytes.size());
     }
+    return tensor;
   }
-}
+
+  LoadedCheckpoint& loaded_;
+  TensorTable& table_;
+};
 
 class ByteCounter : public TextReader {
  public:
@@ -253,7 +285,8 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& directory) {
   visit_text(loaded.config, loaded.weights, loader);
   loader.tied_head();
   loader.cache_scales();
-  check_vision(loaded, table);
+  VisionLoader vision_loader(loaded, table);
+  visit_vision(loaded.config, loaded.vision, vision_loader);
   table.report_unused(loaded.problems);
   loaded.text_tensors = table.count(NameKind::text);
   loaded.text_bytes = table.bytes(NameKind::text);

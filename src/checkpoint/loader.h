@@ -11,6 +11,7 @@
 #include "src/checkpoint/quantization.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/checkpoint/text_weights.h"
+#include "src/checkpoint/vision_weights.h"
 
 namespace m3 {
 
@@ -22,8 +23,9 @@ struct LoadedCheckpoint {
   TextWeights weights;
   ProblemList problems;  // weights are usable only where this is empty
   std::int64_t text_tensors = 0;
-  std::int64_t text_bytes = 0;              // of those, in the files
-  std::vector<const StoredTensor*> vision;  // validated, unused
+  std::int64_t text_bytes = 0;                      // of those, in the files
+  VisionWeights vision;                             // empty without a vision_config
+  std::vector<const StoredTensor*> vision_tensors;  // those, as stored
   std::int64_t vision_bytes = 0;
   std::int64_t skipped_tensors = 0;  // mtp.*
 };

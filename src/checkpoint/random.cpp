@@ -12,6 +12,7 @@
 #include "src/checkpoint/contents.h"
 #include "src/checkpoint/seeded_weights.h"
 #include "src/checkpoint/text_layout.h"
+#include "src/checkpoint/vision_layout.h"
 
 namespace m3 {
 
@@ -116,12 +117,9 @@ WeightFormat linear_format(const std::string& format, const LayoutEntry& entry) 
 }
 
 // Lays all weights out in one block, offsets first; pointers are set when the block exists.
-class RandomPlanner : public TextVisitor {
+class RandomPlanner : public TextVisitor, public VisionVisitor {
  public:
   RandomPlanner(std::string format, std::uint64_t seed) : format_(std::move(format)), seed_(seed) {}
-
-  std::vector<Job> jobs;
-  std::int64_t bytes = 0;
 
   void linear(const LayoutEntry& entry, WeightMatrix& weight) override {
     weight = {};
@@ -157,6 +155,34 @@ class RandomPlanner : public TextVisitor {
     for (float& value : values) value = round_to_bf16(value);
   }
 
+  void matrix(const VisionEntry& entry, WeightMatrix& weight) override {
+    const bool wide = seeded_stays_float(entry.name);
+    weight = {};
+    weight.format = wide ? WeightFormat::f32 : WeightFormat::bf16;
+    weight.rows = entry.shape.front();
+    weight.columns = entry.columns();
+    placed_.push_back({&weight, add(wide ? Job::Kind::floats : Job::Kind::values, entry.name, entry.elements(),
+                                    wide ? 4 : 2, seeded_bound(entry.name, entry.columns()))});
+  }
+
+  void vector(const VisionEntry& entry, std::vector<float>& values) override {
+    values.resize(static_cast<std::size_t>(entry.elements()));
+    seeded_values(seeded_key(entry.name, seed_), seeded_bound(entry.name, entry.columns()), 0, entry.elements(),
+                  values.data());
+    for (float& value : values) value = round_to_bf16(value + seeded_centre(entry.name));
+  }
+
+  // The planned weights.
+  AnonymousMemory make() {
+    AnonymousMemory made(static_cast<std::size_t>(bytes_));
+    place(made.data());
+    ThreadPool pool;
+    pool.each(std::ssize(jobs_),
+              [&](std::int64_t index, int) { run_job(jobs_[static_cast<std::size_t>(index)], made.data()); });
+    return made;
+  }
+
+ private:
   // Turns offsets into addresses.
   void place(std::byte* memory) {
     for (const Placed& placed : placed_) {
@@ -170,7 +196,6 @@ class RandomPlanner : public TextVisitor {
     }
   }
 
- private:
   struct Placed {
     WeightMatrix* weight = nullptr;
     std::int64_t values = 0;
@@ -179,12 +204,12 @@ class RandomPlanner : public TextVisitor {
 
   // `count` elements of `size` bytes, cut into jobs; returns where they begin.
   std::int64_t add(Job::Kind kind, const std::string& name, std::int64_t count, std::int64_t size, double parameter) {
-    const std::int64_t begin = bytes;
+    const std::int64_t begin = bytes_;
     const std::uint64_t key = seeded_key(name, seed_);
     for (std::int64_t first = 0; first < count; first += chunk_elements) {
-      jobs.push_back({kind, begin + first * size, first, std::min(chunk_elements, count - first), key, parameter});
+      jobs_.push_back({kind, begin + first * size, first, std::min(chunk_elements, count - first), key, parameter});
     }
-    bytes += aligned(count * size);
+    bytes_ += aligned(count * size);
     return begin;
   }
 
@@ -220,6 +245,8 @@ class RandomPlanner : public TextVisitor {
   std::string format_;
   std::uint64_t seed_;
   std::vector<Placed> placed_;
+  std::vector<Job> jobs_;
+  std::int64_t bytes_ = 0;
 };
 
 }  // namespace
@@ -231,13 +258,18 @@ Checkpoint Checkpoint::random(const ModelConfig& config, const std::string& form
   TextWeights& weights = contents->loaded.weights;
   RandomPlanner planner(format, seed);
   visit_text(config, weights, planner);
-  contents->made = AnonymousMemory(static_cast<std::size_t>(planner.bytes));
-  planner.place(contents->made.data());
+  contents->made = planner.make();
   if (config.tie_word_embeddings) weights.lm_head = weights.embed_tokens;
-  ThreadPool pool;
-  std::byte* memory = contents->made.data();
-  pool.each(static_cast<std::int64_t>(planner.jobs.size()),
-            [&](std::int64_t index, int) { run_job(planner.jobs[static_cast<std::size_t>(index)], memory); });
+  return Checkpoint(std::move(contents));
+}
+
+Checkpoint Checkpoint::random_vision(const ModelConfig& config, std::uint64_t seed) {
+  auto contents = std::make_unique<Contents>();
+  contents->directory = "random weights";
+  contents->loaded.config = config;
+  RandomPlanner planner("bf16", seed);
+  visit_vision(config, contents->loaded.vision, planner);
+  contents->made = planner.make();
   return Checkpoint(std::move(contents));
 }
 

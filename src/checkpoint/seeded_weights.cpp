@@ -13,8 +13,14 @@ bool has_suffix(std::string_view name, std::string_view suffix) {
   return name.size() == suffix.size() || name[name.size() - suffix.size() - 1] == '.';
 }
 
+// The vision tower's norms multiply by w, not by 1 + w.
+bool vision_norm(std::string_view name) {
+  return has_suffix(name, "pre_layrnorm.weight") || has_suffix(name, "layer_norm1.weight") ||
+         has_suffix(name, "layer_norm2.weight");
+}
+
 double plain_bound(std::string_view name, std::int64_t columns) {
-  if (name.ends_with("norm.weight")) return 0.25;
+  if (name.ends_with("norm.weight") || vision_norm(name)) return 0.25;
   if (has_suffix(name, "e_score_correction_bias")) return 0.05;
   if (has_suffix(name, "embed_tokens.weight")) return std::sqrt(3.0);
   return std::sqrt(3.0 / static_cast<double>(columns));
@@ -60,8 +66,11 @@ void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int
   }
 }
 
+float seeded_centre(std::string_view name) { return vision_norm(name) ? 1.0f : 0.0f; }
+
 bool seeded_stays_float(std::string_view name) {
-  return has_suffix(name, "block_sparse_moe.gate.weight") || has_suffix(name, "e_score_correction_bias");
+  return has_suffix(name, "block_sparse_moe.gate.weight") || has_suffix(name, "e_score_correction_bias") ||
+         has_suffix(name, "patch_embedding.weight");
 }
 
 std::vector<std::int32_t> seeded_tokens(std::uint64_t seed, std::int64_t count, int vocab_size) {

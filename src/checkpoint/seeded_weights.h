@@ -5,7 +5,8 @@
 //   z(i)       = splitmix64 finaliser of (key + (i + 1) · G)        i row-major, from 0
 //   value(i)   = float(int64(z >> 40) − 2^23) · float(bound / 2^23)
 //   bound      = 0.25 for *norm.weight, 0.05 for e_score_correction_bias, sqrt(3) for embed_tokens.weight,
-//                sqrt(3 / K) for every other matrix [N, K], times the gain of the name's suffix where one is given
+//                sqrt(3 / K) for every other matrix [N, K] and vector [K], times the gain of the name's suffix where one is given
+//   centre     = 1 for the weights of the vision tower's layer norms, added in fp32; 0 for all else
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,9 @@ double seeded_bound(std::string_view name, std::int64_t columns, const SeededGai
 void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, float* out);
 void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, bf16* out);  // rounded
 
-// Whether the tensor stays F32 (router gate, correction bias); all others are BF16.
+float seeded_centre(std::string_view name);
+
+// Whether the tensor stays F32 (router gate, correction bias, patch embedding); all others are BF16.
 bool seeded_stays_float(std::string_view name);
 
 std::vector<std::int32_t> seeded_tokens(std::uint64_t seed, std::int64_t count, int vocab_size);

@@ -142,42 +142,4 @@ void read_text(const ModelConfig& config, const TextWeights& weights, TextReader
   visit_text(config, const_cast<TextWeights&>(weights), adapter);
 }
 
-std::vector<VisionEntry> vision_layout(const ModelConfig& config) {
-  if (!config.vision) return {};
-  const VisionConfig& vision = *config.vision;
-  const std::int64_t width = vision.hidden_size;
-  const std::int64_t inner = vision.intermediate_size;
-  std::vector<VisionEntry> entries;
-  const auto add = [&](std::string name, std::vector<std::int64_t> shape, ParameterGroup group) {
-    entries.push_back({std::move(name), std::move(shape), group});
-  };
-  const auto pair = [&](const std::string& module, std::vector<std::int64_t> shape, ParameterGroup group) {
-    add(module + ".bias", {shape.front()}, group);
-    add(module + ".weight", std::move(shape), group);
-  };
-  constexpr auto tower = ParameterGroup::vision_tower;
-  const std::string prefix = "vision_tower.vision_model.";
-  add(prefix + "embeddings.patch_embedding.weight",
-      {width, vision.num_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size}, tower);
-  pair(prefix + "pre_layrnorm", {width}, tower);  // so spelt in the checkpoint
-  for (int i = 0; i < vision.num_hidden_layers; ++i) {
-    const std::string layer = fmt::format("{}encoder.layers.{}.", prefix, i);
-    for (const char* norm : {"layer_norm1", "layer_norm2"}) pair(layer + norm, {width}, tower);
-    for (const char* projection : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
-      pair(layer + "self_attn." + projection, {width, width}, tower);
-    }
-    pair(layer + "mlp.fc1", {inner, width}, tower);
-    pair(layer + "mlp.fc2", {width, inner}, tower);
-  }
-  constexpr auto projector = ParameterGroup::projector;
-  const std::int64_t projected = vision.projector_hidden_size;
-  const std::int64_t out = vision.projection_dim;
-  const std::int64_t merged = out * vision.spatial_merge_size * vision.spatial_merge_size;
-  pair("multi_modal_projector.linear_1", {projected, width}, projector);
-  pair("multi_modal_projector.linear_2", {out, projected}, projector);
-  pair("patch_merge_mlp.linear_1", {projected, merged}, projector);
-  pair("patch_merge_mlp.linear_2", {out, projected}, projector);
-  return entries;
-}
-
 }  // namespace m3

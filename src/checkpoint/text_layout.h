@@ -75,13 +75,4 @@ class TextReader {
 };
 void read_text(const ModelConfig& config, const TextWeights& weights, TextReader& reader);
 
-struct VisionEntry {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  ParameterGroup group = ParameterGroup::vision_tower;
-};
-
-// The 523 tensors of spec §2.1 "Vision" for M3's own sizes; none without a vision_config.
-std::vector<VisionEntry> vision_layout(const ModelConfig& config);
-
 }  // namespace m3

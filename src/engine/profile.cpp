@@ -149,6 +149,51 @@ class ProfiledBackend final : public ops::Backend {
   void sample(const ops::Tensor& logits, std::span<const ops::SamplingRow> rows, std::span<std::int32_t> ids) override {
     timed("sample", bytes_of(logits), 0, [&] { backend_->sample(logits, rows, ids); });
   }
+  void patch_embed(const ops::Tensor& pixels, const WeightMatrix& weight, const ops::Tensor& out) override {
+    timed("patch_embed", bytes_of(pixels) + stored(weight), 2 * static_cast<double>(out.rows) * elements(weight),
+          [&] { backend_->patch_embed(pixels, weight, out); });
+  }
+  void vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
+                           const ops::Tensor& table) override {
+    timed("vision_rotary_table", 0, 0, [&] { backend_->vision_rotary_table(positions, inv_freq, table); });
+  }
+  void layer_norm(const ops::Tensor& residual, const ops::Tensor& delta, const ops::LayerNormWeight& norm,
+                  const ops::Tensor& normed) override {
+    const double bytes = bytes_of(residual) + (delta.empty() ? 0 : bytes_of(delta));
+    timed("layer_norm", bytes, 0, [&] { backend_->layer_norm(residual, delta, norm, normed); });
+  }
+  void linear_bias(const ops::Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias,
+                   const ops::Tensor& out) override {
+    double bytes = bytes_of(x);
+    double operations = 0;
+    for (const WeightMatrix& weight : weights) {
+      bytes += stored(weight);
+      operations += 2 * static_cast<double>(x.rows) * elements(weight);
+    }
+    timed(fmt::format("linear_bias [{}, {}]", out.columns, x.columns), bytes, operations,
+          [&] { backend_->linear_bias(x, weights, bias, out); });
+  }
+  void vision_qkv_finish(const ops::VisionHeads& args, const ops::Tensor& packed, const ops::Tensor& table) override {
+    timed("vision_qkv_finish", bytes_of(packed), 0, [&] { backend_->vision_qkv_finish(args, packed, table); });
+  }
+  void attend_segments(const ops::VisionHeads& args, const ops::Tensor& packed,
+                       std::span<const std::int32_t> segment_begin, std::int64_t first_row,
+                       const ops::Tensor& out) override {
+    double keys = 0;  // that the rows see
+    for (std::size_t s = 0; s + 1 < segment_begin.size(); ++s) {
+      const std::int64_t begin = std::max<std::int64_t>(segment_begin[s], first_row);
+      const std::int64_t end = std::min<std::int64_t>(segment_begin[s + 1], first_row + out.rows);
+      keys += static_cast<double>(std::max<std::int64_t>(0, end - begin)) * (segment_begin[s + 1] - segment_begin[s]);
+    }
+    timed("attend_segments", bytes_of(packed), 4 * keys * args.heads * ops::vision_head_dim,
+          [&] { backend_->attend_segments(args, packed, segment_begin, first_row, out); });
+  }
+  void gelu_mlp(const ops::Tensor& hidden, const ops::GeluMlpWeights& weights, const ops::Tensor& out) override {
+    const double operations = 2 * static_cast<double>(hidden.rows) * (elements(weights.fc1) + elements(weights.fc2));
+    timed(fmt::format("gelu_mlp [{}, {}, {}]", weights.fc2.rows, weights.fc1.rows, weights.fc1.columns),
+          bytes_of(hidden) + stored(weights.fc1) + stored(weights.fc2), operations,
+          [&] { backend_->gelu_mlp(hidden, weights, out); });
+  }
   void copy_pages(const ops::PagePart& part, std::span<const std::int32_t> from,
                   std::span<const std::int32_t> to) override {
     timed("copy_pages", static_cast<double>(from.size()) * static_cast<double>(part.page_bytes), 0,

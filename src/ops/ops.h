@@ -59,6 +59,9 @@ struct Batch {
   const std::int32_t* page_table = nullptr;         // [B, page_table_stride] page of each 128-token block, -1 = none
   std::int32_t page_table_stride = 0;
   const std::int32_t* index_page_table = nullptr;  // likewise for index-K, which may be resident elsewhere
+  // Pictures (spec §4.7): row feature_rows[i] >= 0 of `features` [.., H] stands for token i's embedding; null = none.
+  const std::int32_t* feature_rows = nullptr;  // [T], -1 = the token's own
+  const std::byte* features = nullptr;         // rows of activation_dtype without gaps
 };
 
 // One part (K, V or index-K) of every page of one layer: page p starts at data + p · page_bytes.
@@ -125,6 +128,27 @@ struct Routing {
   float* expert_weights = nullptr;     // [T, k] before the routed scaling factor; sum to 1
 };
 
+struct LayerNormWeight {
+  std::span<const float> weight, bias;  // [columns]
+  float eps = 1e-5f;
+};
+
+// Two linears with bias and the exact (erf) GELU between them.
+struct GeluMlpWeights {
+  WeightMatrix fc1;                 // [inner, columns]
+  std::span<const float> fc1_bias;  // [inner]
+  WeightMatrix fc2;                 // [out, inner]
+  std::span<const float> fc2_bias;  // [out]
+};
+
+// Rows of the vision tower's attention: q | k | v of a patch, each heads · vision_head_dim wide.
+inline constexpr int vision_head_dim = 80;      // fixed (spec §1.4); a tower with another one is refused
+inline constexpr int vision_rotary_pairs = 39;  // 13 frequencies for each of t, h, w; 2 dimensions pass (spec §4.5)
+struct VisionHeads {
+  int heads = 0;
+  float scale = 0;  // 80^-0.5
+};
+
 // Maxima that workspaces are planned for.
 struct Limits {
   std::int64_t tokens = 0;     // T
@@ -140,6 +164,11 @@ struct Limits {
   std::int64_t experts_per_token = 0;
   std::int64_t topk_blocks = 0;
   std::int64_t vocab = 0;
+  // Of the vision operations; 0 where none runs.
+  std::int64_t vision_rows = 0;     // rows of one call
+  std::int64_t vision_columns = 0;  // the widest input of a linear
+  std::int64_t vision_inner = 0;    // the widest middle of gelu_mlp
+  std::int64_t vision_segment = 0;  // the longest segment
 };
 
 // How one row of logits becomes a token. Order: repetition, presence and frequency penalties, bias, mask,
@@ -174,7 +203,8 @@ class Backend {
   // The workspace stays bound until the next call; it is at least workspace_bytes(limits) long, 64-byte aligned.
   virtual void bind_workspace(std::span<std::byte> workspace, const Limits& limits) = 0;
 
-  // residual [T, H] <- rows of the table; `previous` holds the step before's sampled ids (host or device memory).
+  // residual [T, H] <- rows of the table, or of batch.features; `previous` holds the step before's sampled ids (host
+  // or device memory).
   virtual void embed(const Batch& batch, const WeightMatrix& table, const std::int32_t* previous,
                      const Tensor& residual) = 0;
 
@@ -229,6 +259,39 @@ class Backend {
   // ids [R] <- one token a row of logits [R, vocab] f32, which it may overwrite. Errors: a row without a finite
   // logit gives id -1.
   virtual void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) = 0;
+
+  // The vision tower (spec §4). Row p of every [P, ...] tensor is patch p, in the order of spec §4.3.
+
+  // out [P, W] <- pixels [P, C·T·h·w] f32 · Wᵀ; pixels and weight as they are stored, rounded once. (spec §4.4)
+  virtual void patch_embed(const Tensor& pixels, const WeightMatrix& weight, const Tensor& out) = 0;
+
+  // table [P, 2·39] f32: cos, then sin, of t·f | h·f | w·f; positions [P, 3] = t (inside the segment), h, w; inv_freq
+  // [13]. Products, cos and sin in fp32. (spec §4.5)
+  virtual void vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
+                                   const Tensor& table) = 0;
+
+  // residual <- round(residual + delta); normed <- round((x - mean) / sqrt(variance + eps) · w + b) of the rounded sum.
+  // delta empty: norm only; normed empty: sum only.
+  virtual void layer_norm(const Tensor& residual, const Tensor& delta, const LayerNormWeight& norm,
+                          const Tensor& normed) = 0;
+
+  // out [P, Σ rows] <- x · Wᵀ + bias for several W concatenated by rows, bias [Σ rows] likewise; rounded once.
+  virtual void linear_bias(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias,
+                           const Tensor& out) = 0;
+
+  // packed [P, 3·heads·80] = q | k | v: rotates q and k in place in pairs (i, i + 39) in fp32, one rounding. (spec §4.5)
+  virtual void vision_qkv_finish(const VisionHeads& args, const Tensor& packed, const Tensor& table) = 0;
+
+  // out [R, heads·80] <- attention of rows first_row ... first_row + R - 1 of packed [P, 3·heads·80]: softmax over all
+  // rows of the row's own segment. Segment s is rows segment_begin[s] ... segment_begin[s + 1] - 1. (spec §4.6)
+  virtual void attend_segments(const VisionHeads& args, const Tensor& packed,
+                               std::span<const std::int32_t> segment_begin, std::int64_t first_row,
+                               const Tensor& out) = 0;
+
+  // out [P, out] <- fc2(gelu(fc1(hidden))), each linear with its bias; fc1's output rounded, GELU in fp32, rounded.
+  // Projector and merge are two of these: four consecutive rows of the first's output are one of the second's input.
+  // (spec §4.4, §4.7)
+  virtual void gelu_mlp(const Tensor& hidden, const GeluMlpWeights& weights, const Tensor& out) = 0;
 
   // Page `from[i]` of a part -> page `to[i]`; both arrays of the same length, no page in both. Forks use it.
   virtual void copy_pages(const PagePart& part, std::span<const std::int32_t> from,

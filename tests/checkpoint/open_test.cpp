@@ -13,6 +13,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/loader.h"
 #include "src/checkpoint/text_layout.h"
+#include "src/checkpoint/vision_layout.h"
 #include "tests/support/seeded_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_configs.h"

@@ -9,6 +9,7 @@
 #include "src/checkpoint/json_fields.h"
 #include "src/checkpoint/quantization.h"
 #include "src/checkpoint/text_layout.h"
+#include "src/checkpoint/vision_layout.h"
 
 namespace {
 

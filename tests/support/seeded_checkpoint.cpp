@@ -2,47 +2,54 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "src/checkpoint/safetensors_writer.h"
 #include "src/checkpoint/text_layout.h"
+#include "src/checkpoint/vision_layout.h"
 #include "tests/support/temporary_directory.h"
 
 namespace m3::test {
 
 namespace {
 
-class SeededWriter : public TextVisitor {
+class SeededWriter : public TextVisitor, public VisionVisitor {
  public:
   SeededWriter(std::uint64_t seed, const SeededGains& gains) : seed_(seed), gains_(gains) {}
   std::vector<FileTensor> tensors;
 
-  void linear(const LayoutEntry& entry, WeightMatrix&) override { add(entry, {entry.rows, entry.columns}); }
-  void matrix(const LayoutEntry& entry, WeightMatrix&) override { add(entry, {entry.rows, entry.columns}); }
-  void vector(const LayoutEntry& entry, std::vector<float>&) override { add(entry, {entry.rows}); }
+  void linear(const LayoutEntry& entry, WeightMatrix&) override { add(entry.name(), {entry.rows, entry.columns}); }
+  void matrix(const LayoutEntry& entry, WeightMatrix&) override { add(entry.name(), {entry.rows, entry.columns}); }
+  void vector(const LayoutEntry& entry, std::vector<float>&) override { add(entry.name(), {entry.rows}); }
+  void matrix(const VisionEntry& entry, WeightMatrix&) override { add(entry.name, entry.shape); }
+  void vector(const VisionEntry& entry, std::vector<float>&) override { add(entry.name, entry.shape); }
 
  private:
-  void add(const LayoutEntry& entry, std::vector<std::int64_t> shape) {
+  void add(const std::string& name, std::vector<std::int64_t> shape) {
     FileTensor tensor;
-    tensor.name = entry.name();
-    const bool wide = seeded_stays_float(tensor.name);
+    tensor.name = name;
+    const bool wide = seeded_stays_float(name);
     tensor.dtype = wide ? DType::f32 : DType::bf16;
-    const std::uint64_t key = seeded_key(tensor.name, seed_);
-    const double bound = seeded_bound(tensor.name, shape.back(), gains_);
+    std::int64_t count = 1;
+    for (const std::int64_t dimension : shape) count *= dimension;
+    const std::int64_t columns = shape.size() == 1 ? shape[0] : count / shape[0];
     tensor.shape = std::move(shape);
-    const std::int64_t count = entry.elements();
+    std::vector<float> values(static_cast<std::size_t>(count));
+    seeded_values(seeded_key(name, seed_), seeded_bound(name, columns, gains_), 0, count, values.data());
+    for (float& value : values) value += seeded_centre(name);
+    const auto keep = [&](const auto& stored) {
+      const auto bytes = std::as_bytes(std::span(stored));
+      tensor.bytes.assign(bytes.begin(), bytes.end());
+    };
     if (wide) {
-      std::vector<float> values(static_cast<std::size_t>(count));
-      seeded_values(key, bound, 0, count, values.data());
-      const auto bytes = std::as_bytes(std::span(values));
-      tensor.bytes.assign(bytes.begin(), bytes.end());
+      keep(values);
     } else {
-      std::vector<bf16> values(static_cast<std::size_t>(count));
-      seeded_values(key, bound, 0, count, values.data());
-      const auto bytes = std::as_bytes(std::span(values));
-      tensor.bytes.assign(bytes.begin(), bytes.end());
+      std::vector<bf16> rounded(values.size());
+      std::ranges::transform(values, rounded.begin(), to_bf16);
+      keep(rounded);
     }
     tensors.push_back(std::move(tensor));
   }
@@ -57,6 +64,8 @@ std::vector<FileTensor> seeded_tensors(const ModelConfig& config, std::uint64_t 
   SeededWriter writer(seed, gains);
   TextWeights unused;
   visit_text(config, unused, writer);
+  VisionWeights unused_vision;
+  visit_vision(config, unused_vision, writer);
   return std::move(writer.tensors);
 }
 

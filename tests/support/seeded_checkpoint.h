@@ -20,7 +20,8 @@ struct FileTensor {
   std::vector<std::byte> bytes;
 };
 
-// The text model's tensors by the seeded generator, published names, in file order: BF16, router and bias F32.
+// The tensors of text model and vision tower by the seeded generator, published names: BF16; router, its bias and the
+// patch embedding F32.
 std::vector<FileTensor> seeded_tensors(const ModelConfig& config, std::uint64_t seed, const SeededGains& gains = {});
 
 void write_safetensors(const std::filesystem::path& file, const std::vector<FileTensor>& tensors);

@@ -12,7 +12,8 @@ std::string CpuBackend::description() const {
 
 std::int64_t CpuBackend::workspace_bytes(const Limits& limits) const {
   return std::max({embed_scratch_bytes(limits), linear_scratch_bytes(limits), select_blocks_scratch_bytes(limits),
-                   attend_scratch_bytes(limits), experts_scratch_bytes(limits), sample_scratch_bytes(limits)});
+                   attend_scratch_bytes(limits), experts_scratch_bytes(limits), sample_scratch_bytes(limits),
+                   vision_linear_scratch_bytes(limits), attend_segments_scratch_bytes(limits)});
 }
 
 }  // namespace m3::ops::cpu

@@ -21,6 +21,10 @@ void CpuBackend::embed(const Batch& batch, const WeightMatrix& table, const std:
     float* wide = rows + thread * columns;
     for (std::int64_t token = begin; token < end; ++token) {
       if (live_sequence(batch, token) < 0) continue;
+      if (const std::byte* feature = feature_row(batch, token, columns, DType::bf16)) {
+        std::memcpy(residual.row(token), feature, static_cast<std::size_t>(columns) * 2);
+        continue;
+      }
       std::int32_t id = batch.token_ids[token];
       if (id < 0) id = previous[-id - 1];
       auto* row = reinterpret_cast<std::uint16_t*>(residual.row(token));

@@ -80,6 +80,26 @@ struct ScoreCall {
   std::int64_t stride = 0;
 };
 
+inline constexpr std::int64_t segment_queries = 128;  // of one call, so that widened keys serve several registers
+inline constexpr std::int64_t segment_keys = 60;      // widened at once: K and V of a chunk take 38 KB
+// Floats of SegmentCall::scratch: q and sums, the softmax's state, K, V, scores of at most 32 queries.
+inline constexpr std::int64_t segment_scratch = 2 * segment_queries * vision_head_dim + 2 * segment_queries +
+                                                2 * segment_keys * vision_head_dim + segment_keys * 32;
+
+// One head of some rows of a segment. q, k and v are rows of 80 values, `stride` elements apart.
+struct SegmentCall {
+  const std::uint16_t* q = nullptr;
+  std::int64_t queries = 0;  // at most segment_queries
+  const std::uint16_t* k = nullptr;
+  const std::uint16_t* v = nullptr;
+  std::int64_t keys = 0;  // of the whole segment
+  std::int64_t stride = 0;
+  float scale = 0;
+  float* scratch = nullptr;  // [segment_scratch]
+  std::uint16_t* out = nullptr;
+  std::int64_t out_stride = 0;
+};
+
 struct Kernels {
   const char* name;  // "AVX2"
   int lanes;         // floats of a register; attention pads heads to a multiple
@@ -111,6 +131,15 @@ struct Kernels {
   // sums <- sums / total.
   void (*attention_finish)(int heads, const AttentionState& state);
   void (*score_page)(const ScoreCall& call);
+  // out[count] <- bf16(values + bias), and bf16(gelu(bf16(values + bias))).
+  void (*add_bias)(const float* values, const float* bias, std::int64_t count, std::uint16_t* out);
+  void (*add_bias_gelu)(const float* values, const float* bias, std::int64_t count, std::uint16_t* out);
+  // As add_norm, with the mean taken out and a bias.
+  void (*layer_norm)(std::uint16_t* x, const std::uint16_t* delta, const float* weight, const float* bias, float eps,
+                     std::int64_t count, std::uint16_t* out);
+  // x in place: pairs (i, i + pairs) by the table's cos and sin [2 · pairs].
+  void (*rotate_pairs)(std::uint16_t* x, const float* table, int pairs);
+  void (*attend_segment)(const SegmentCall& call);
 };
 
 const Kernels& avx2_kernels();

@@ -11,6 +11,7 @@
 #include "src/ops/cpu/attention_kernels.h"
 #include "src/ops/cpu/matmul_kernels.h"
 #include "src/ops/cpu/row_kernels.h"
+#include "src/ops/cpu/vision_kernels.h"
 
 namespace m3::ops::cpu {
 
@@ -34,6 +35,11 @@ const Kernels& avx512_kernels() {
       .attention_merge = attention_merge,
       .attention_finish = attention_finish,
       .score_page = score_page,
+      .add_bias = add_bias,
+      .add_bias_gelu = add_bias_gelu,
+      .layer_norm = layer_norm,
+      .rotate_pairs = rotate_pairs,
+      .attend_segment = attend_segment,
   };
   return kernels;
 }

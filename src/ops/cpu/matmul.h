@@ -73,6 +73,8 @@ struct PackedX {
 
 // One token's bf16 row into its place in the panels. `row` is scratch of 2 padded_columns(columns).
 void pack_token(const Kernels& kernels, const std::uint16_t* values, const PackedX& x, std::int64_t token, float* row);
+// The same of an fp32 row, which only the plain arrangement takes.
+void pack_token(const Kernels& kernels, const float* values, const PackedX& x, std::int64_t token, float* row);
 
 // Rows [begin, end) of a weight: store(first row, rows, results [tokens, stride], stride) a chunk at a time.
 template <typename Store>

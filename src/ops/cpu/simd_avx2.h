@@ -59,6 +59,10 @@ struct Simd {
   static V max(V a, V b) { return _mm256_max_ps(a, b); }
   static V min(V a, V b) { return _mm256_min_ps(a, b); }
 
+  static V absolute(V v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+  // By x's sign bit.
+  static V where_negative(V x, V a, V b) { return _mm256_blendv_ps(b, a, x); }
+
   // ((0+1)+(2+3)) + ((4+5)+(6+7)), the order of sum4 too.
   static float sum(V v) {
     const V pairs = _mm256_hadd_ps(v, v);

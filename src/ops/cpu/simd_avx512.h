@@ -68,6 +68,12 @@ struct Simd {
   static V max(V a, V b) { return _mm512_max_ps(a, b); }
   static V min(V a, V b) { return _mm512_min_ps(a, b); }
 
+  static V absolute(V v) { return _mm512_abs_ps(v); }
+  // By x's sign bit.
+  static V where_negative(V x, V a, V b) {
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(x)), b, a);
+  }
+
   // Lane j and j + 8 first, then as AVX2 does.
   static __m256 fold(V v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
   static float sum(V v) {

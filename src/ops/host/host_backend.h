@@ -18,6 +18,8 @@ class HostBackend : public Backend {
   void bind_workspace(std::span<std::byte> workspace, const Limits& limits) final;
   void rotary_table(const Batch& batch, std::span<const float> inv_freq, float attention_factor,
                     const Tensor& table) final;
+  void vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
+                           const Tensor& table) final;
   void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) final;
   void copy_pages(const PagePart& part, std::span<const std::int32_t> from, std::span<const std::int32_t> to) final;
 

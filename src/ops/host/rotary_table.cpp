@@ -32,4 +32,23 @@ void HostBackend::rotary_table(const Batch& batch, std::span<const float> inv_fr
   });
 }
 
+void HostBackend::vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
+                                      const Tensor& table) {
+  const auto rows = static_cast<std::int64_t>(positions.size() / 3);
+  const auto frequencies = static_cast<std::int64_t>(inv_freq.size());
+  if (3 * frequencies != vision_rotary_pairs) fail_internal("vision_rotary_table: {} frequencies", frequencies);
+  check_tensor(table, DType::f32, rows, 2 * vision_rotary_pairs, "vision_rotary_table");
+  pool_.split(rows, 8, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t patch = begin; patch < end; ++patch) {
+      auto* row = reinterpret_cast<float*>(table.row(patch));
+      for (std::int64_t pair = 0; pair < vision_rotary_pairs; ++pair) {
+        const auto position = static_cast<float>(positions[static_cast<std::size_t>(patch * 3 + pair / frequencies)]);
+        const float angle = position * inv_freq[static_cast<std::size_t>(pair % frequencies)];
+        row[pair] = std::cos(angle);
+        row[vision_rotary_pairs + pair] = std::sin(angle);
+      }
+    }
+  });
+}
+
 }  // namespace m3::ops

@@ -31,4 +31,10 @@ inline std::int32_t live_sequence(const Batch& batch, std::int64_t token) {
   return sequence;
 }
 
+// What stands for a token's embedding: a row [columns] of batch.features; null: the table's row.
+inline const std::byte* feature_row(const Batch& batch, std::int64_t token, std::int64_t columns, DType dtype) {
+  if (batch.feature_rows == nullptr || batch.feature_rows[token] < 0) return nullptr;
+  return batch.features + batch.feature_rows[token] * columns * static_cast<std::int64_t>(dtype_size(dtype));
+}
+
 }  // namespace m3::ops

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "src/ops/host/rows.h"
 #include "src/ops/scalar/scalar_backend.h"
@@ -15,6 +16,10 @@ void ScalarBackend::embed(const Batch& batch, const WeightMatrix& table, const s
   pool_.split(batch.tokens, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t token = begin; token < end; ++token) {
       if (live_sequence(batch, token) < 0) continue;
+      if (const std::byte* feature = feature_row(batch, token, table.columns, DType::f32)) {
+        std::memcpy(residual.row(token), feature, static_cast<std::size_t>(table.columns) * sizeof(float));
+        continue;
+      }
       std::int32_t id = batch.token_ids[token];
       if (id < 0) id = previous[-id - 1];
       auto* row = reinterpret_cast<float*>(residual.row(token));

@@ -36,6 +36,15 @@ class ScalarBackend final : public HostBackend {
   void mlp(const Tensor& hidden, const MlpWeights& weights, const Activation& activation, const Tensor& out) override;
   void logits(const Tensor& hidden, std::span<const std::int32_t> row_ids, const WeightMatrix& head,
               const Tensor& logits) override;
+  void patch_embed(const Tensor& pixels, const WeightMatrix& weight, const Tensor& out) override;
+  void layer_norm(const Tensor& residual, const Tensor& delta, const LayerNormWeight& norm,
+                  const Tensor& normed) override;
+  void linear_bias(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias,
+                   const Tensor& out) override;
+  void vision_qkv_finish(const VisionHeads& args, const Tensor& packed, const Tensor& table) override;
+  void attend_segments(const VisionHeads& args, const Tensor& packed, std::span<const std::int32_t> segment_begin,
+                       std::int64_t first_row, const Tensor& out) override;
+  void gelu_mlp(const Tensor& hidden, const GeluMlpWeights& weights, const Tensor& out) override;
 
  private:
   // bf16 rounding where the contract asks for it.
@@ -46,7 +55,9 @@ class ScalarBackend final : public HostBackend {
   std::int64_t matmul_scratch_bytes(const Limits& limits) const;  // linear, logits, route
   std::int64_t select_blocks_scratch_bytes(const Limits& limits) const;
   std::int64_t attend_scratch_bytes(const Limits& limits) const;
-  std::int64_t experts_scratch_bytes(const Limits& limits) const;  // mlp too
+  std::int64_t experts_scratch_bytes(const Limits& limits) const;        // mlp too
+  std::int64_t vision_linear_scratch_bytes(const Limits& limits) const;  // patch_embed, linear_bias, gelu_mlp
+  std::int64_t attend_segments_scratch_bytes(const Limits& limits) const;
 
   Numerics numerics_;
 };

@@ -10,6 +10,8 @@ void RaggedBatch::clear() {
   token_ids_.clear();
   positions_.clear();
   sequence_of_token_.clear();
+  feature_rows_.clear();
+  features_.clear();
   query_begin_.assign(1, 0);
   context_lengths_.clear();
   pages_.clear();
@@ -35,6 +37,24 @@ std::int32_t RaggedBatch::add(std::span<const std::int32_t> ids, std::int64_t fi
   return row;
 }
 
+std::int32_t RaggedBatch::add(std::span<const std::int32_t> ids, std::int64_t first_position,
+                              std::span<const std::int32_t> pages, std::span<const FeatureRun> features,
+                              std::int64_t row_bytes) {
+  const std::int32_t row = add(ids, first_position, pages);
+  const std::int64_t end = first_position + static_cast<std::int64_t>(ids.size());
+  for (const FeatureRun& run : features) {
+    const std::int64_t begin = std::max(run.first, first_position);
+    const std::int64_t count = std::min(run.first + run.count, end) - begin;
+    if (count <= 0) continue;
+    feature_rows_.resize(static_cast<std::size_t>(row + begin - first_position), -1);
+    auto next = static_cast<std::int32_t>(static_cast<std::int64_t>(features_.size()) / row_bytes);
+    for (std::int64_t i = 0; i < count; ++i) feature_rows_.push_back(next++);
+    const std::byte* from = run.rows + (begin - run.first) * row_bytes;
+    features_.insert(features_.end(), from, from + count * row_bytes);
+  }
+  return row;
+}
+
 ops::Batch RaggedBatch::view() {
   std::size_t stride = 1;
   const auto page_count = [&](std::size_t s) {
@@ -57,6 +77,11 @@ ops::Batch RaggedBatch::view() {
   batch.page_table = page_table_.data();
   batch.page_table_stride = static_cast<std::int32_t>(stride);
   batch.index_page_table = page_table_.data();
+  if (!features_.empty()) {
+    feature_rows_.resize(token_ids_.size(), -1);
+    batch.feature_rows = feature_rows_.data();
+    batch.features = features_.data();
+  }
   return batch;
 }
 

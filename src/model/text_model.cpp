@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/model/carver.h"
 #include "src/model/rotary.h"
 
 namespace m3::model {
@@ -11,26 +12,6 @@ namespace m3::model {
 namespace {
 
 ops::MlpWeights mlp_weights(const ExpertWeights& weights) { return {weights.gate, weights.up, weights.down}; }
-
-// Cuts a workspace into 64-byte aligned pieces; with no memory it only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* memory) : memory_(memory) {}
-
-  std::byte* take(std::int64_t bytes) {
-    std::byte* piece = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += (bytes + 63) / 64 * 64;
-    return piece;
-  }
-  ops::Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
-    return {dtype, rows, columns, columns, take(rows * columns * static_cast<std::int64_t>(dtype_size(dtype)))};
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  std::int64_t used_ = 0;
-};
 
 }  // namespace
 

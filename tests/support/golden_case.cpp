@@ -24,8 +24,8 @@ std::vector<T> values(const StoredTensor& tensor, DType dtype) {
 
 }  // namespace
 
-GoldenCase::GoldenCase(const std::string& name) : directory_(goldens() / name) {
-  expected_ = TensorFiles::open_file(directory_ / "expected.safetensors");
+GoldenCase::GoldenCase(const std::string& name, const std::string& file) : directory_(goldens() / name) {
+  expected_ = TensorFiles::open_file(directory_ / file);
   const auto meta = nlohmann::json::parse(read_file(directory_ / "meta.json"));
   if (meta.at("weights") == "stored") return;
   SeededGains gains;
@@ -49,6 +49,20 @@ std::vector<std::int32_t> GoldenCase::ints(const std::string& name) const {
   return values<std::int32_t>(tensor(name), DType::i32);
 }
 std::vector<std::int64_t> GoldenCase::shape(const std::string& name) const { return tensor(name).shape; }
+
+VisionCase::VisionCase(const std::string& name) : GoldenCase(name, "vision.safetensors") {
+  constexpr std::int64_t columns = 1176;
+  const auto meta = nlohmann::json::parse(read_file(goldens() / name / "meta.json"));
+  const std::vector<std::int32_t> grids = ints("grids");
+  const std::vector<std::int32_t> is_video = ints("is_video");
+  for (std::size_t i = 0; i < is_video.size(); ++i) {
+    media.push_back({is_video[i] != 0, grids[3 * i], grids[3 * i + 1], grids[3 * i + 2], std::ssize(pixels)});
+    const std::int64_t count = media.back().patches() * columns;
+    pixels.resize(pixels.size() + static_cast<std::size_t>(count));
+    const std::uint64_t key = seeded_key("pixels." + std::to_string(i), meta.at("seed").get<std::uint64_t>());
+    seeded_values(key, 2.0, 0, count, pixels.data() + media.back().first_pixel);
+  }
+}
 
 std::vector<std::string> golden_case_names() {
   std::vector<std::string> names;

@@ -16,7 +16,7 @@ namespace m3::test {
 class GoldenCase {
  public:
   // Cases with seeded weights are written to a temporary directory first, as real files.
-  explicit GoldenCase(const std::string& name);
+  explicit GoldenCase(const std::string& name, const std::string& file = "expected.safetensors");
 
   Checkpoint open() const;
   const std::filesystem::path& directory() const { return directory_; }
@@ -34,8 +34,23 @@ class GoldenCase {
   TensorFiles expected_;
 };
 
-// Every folder there.
+// Every folder there that has expected.safetensors.
 std::vector<std::string> golden_case_names();
+
+// A folder with pictures (tools/goldens/vision_cases.py).
+class VisionCase : public GoldenCase {
+ public:
+  explicit VisionCase(const std::string& name);
+
+  struct Media {
+    bool video = false;
+    std::int64_t t = 0, h = 0, w = 0;
+    std::int64_t first_pixel = 0;  // in `pixels`
+    std::int64_t patches() const { return t * h * w; }
+  };
+  std::vector<Media> media;
+  std::vector<float> pixels;  // [Σ patches, 1176], seeded
+};
 
 // ‖a − b‖₂ / ‖b‖₂ of row `row` of two [.., columns] arrays.
 double row_error(const float* a, const float* b, std::int64_t row, std::int64_t columns);

@@ -16,14 +16,15 @@ import reference
 from published import seeded_state, write_checkpoint
 from saved_cases import SAVED
 from stored_cases import STORED
+from vision_cases import VISION, vision_case
 
 
-def write_expected(folder, out, tokens, meta):
+def write_expected(folder, out, tokens, meta, file="expected.safetensors"):
     """`token_ids` holds the prompt, so that a reader need not generate it."""
     folder.mkdir(parents=True, exist_ok=True)
     out = {"token_ids": tokens, **out}
-    save_file({n: np.ascontiguousarray(v) for n, v in sorted(out.items())}, folder / "expected.safetensors")
-    (folder / "expected.safetensors").chmod(0o644)
+    save_file({n: np.ascontiguousarray(v) for n, v in sorted(out.items())}, folder / file)
+    (folder / file).chmod(0o644)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
 
 
@@ -95,10 +96,14 @@ def main():
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(2)
-    for name in options.cases or [*cases.SEEDED, *STORED, *SAVED]:
+    for name in options.cases or [*cases.SEEDED, *STORED, *SAVED, *VISION]:
         start = time.time()
         folder = options.output / name
-        if name in SAVED:
+        if name in VISION:
+            case = {"name": name, **VISION[name]()}
+            write_expected(folder, *vision_case(case, folder), "vision.safetensors")
+            (folder / "config.json").write_text(json.dumps(case["config"], indent=1) + "\n")
+        elif name in SAVED:
             saved_case(name, folder)
         elif name in STORED:
             stored_case({"chunk": 1024, "name": name, **STORED[name]()}, folder)

@@ -102,14 +102,48 @@ def tensor_shapes(text):
     return shapes
 
 
+def vision_shapes(vision, text_hidden, projector):
+    """Published name -> shape of every tensor of tower and projector."""
+    hidden, wide, tower = vision["hidden_size"], vision["intermediate_size"], "vision_tower.vision_model."
+    shapes = {tower + "embeddings.patch_embedding.weight": (hidden, 3, 2, 14, 14)}
+
+    def linear(name, rows, columns):
+        shapes[name + ".weight"], shapes[name + ".bias"] = (rows, columns), (rows,)
+
+    def norm(name):
+        shapes[name + ".weight"], shapes[name + ".bias"] = (hidden,), (hidden,)
+
+    norm(tower + "pre_layrnorm")
+    for i in range(vision["num_hidden_layers"]):
+        layer = f"{tower}encoder.layers.{i}."
+        norm(layer + "layer_norm1")
+        norm(layer + "layer_norm2")
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            linear(layer + "self_attn." + name, hidden, hidden)
+        linear(layer + "mlp.fc1", wide, hidden)
+        linear(layer + "mlp.fc2", hidden, wide)
+    linear("multi_modal_projector.linear_1", projector, hidden)
+    linear("multi_modal_projector.linear_2", text_hidden, projector)
+    linear("patch_merge_mlp.linear_1", projector, 4 * text_hidden)
+    linear("patch_merge_mlp.linear_2", text_hidden, projector)
+    return shapes
+
+
+def seeded_vision(config, seed):
+    """The tower's part of a seeded checkpoint, as seeded_state."""
+    shapes = vision_shapes(config["vision_config"], config["text_config"]["hidden_size"],
+                           config["projector_hidden_size"])
+    return {name: seeded_entry(name, shape, seed) for name, shape in shapes.items()}
+
+
+def seeded_entry(name, shape, seed, gains=None):
+    values = seeded_float32(name, shape, seed, gains)
+    return ("F32", shape, values.tobytes()) if stays_float32(name) else ("BF16", shape, bf16_bits(values).tobytes())
+
+
 def seeded_state(text, seed, gains=None):
     """Published name -> (safetensors dtype, shape, bytes): the stored checkpoint of a seeded case."""
-    state = {}
-    for name, shape in tensor_shapes(text).items():
-        values = seeded_float32(name, shape, seed, gains)
-        state[name] = ("F32", shape, values.tobytes()) if stays_float32(name) else \
-            ("BF16", shape, bf16_bits(values).tobytes())
-    return state
+    return {name: seeded_entry(name, shape, seed, gains) for name, shape in tensor_shapes(text).items()}
 
 
 def write_safetensors(path, state, metadata=None):

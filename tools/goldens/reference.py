@@ -23,8 +23,9 @@ STAND_IN_VISION = {"model_type": "minimax_m3_vl_vision", "hidden_size": 32, "int
                    "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
 
 
-def load(folder, dtype, quantized=False):
-    """The model of `folder`, every text tensor found in it (checked). `quantized`: transformers dequantises."""
+def load(folder, dtype, quantized=False, tower=False):
+    """The model of `folder`, every text tensor found in it (checked), and with `tower` every tensor of the tower.
+    `quantized`: transformers dequantises."""
     config = json.loads((Path(folder) / "config.json").read_text())
     if quantized:
         config["quantization_config"]["dequantize"] = True
@@ -43,8 +44,8 @@ def load(folder, dtype, quantized=False):
         parsed = AutoConfig.from_pretrained(scratch)
         model, info = kind.from_pretrained(scratch, config=parsed, dtype=dtype, attn_implementation="eager",
                                            output_loading_info=True)
-    tower = ("vision_tower", "multi_modal_projector", "patch_merge_mlp")
-    missing = [k for k in info["missing_keys"] if not any(t in k for t in tower)]
+    not_text = ("vision_tower", "multi_modal_projector", "patch_merge_mlp")
+    missing = [k for k in info["missing_keys"] if tower or not any(t in k for t in not_text)]
     assert not missing and not info["unexpected_keys"] and not info["mismatched_keys"], info
     rotary = text_model(model).rotary_emb
     assert rotary.inv_freq.shape == (32,) and rotary.inv_freq.dtype == torch.float32

@@ -6,7 +6,7 @@ import torch
 from transformers import MiniMaxM3VLForCausalLM
 
 import reference
-from published import seeded_state, text_config, whole_config, write_checkpoint
+from published import seeded_state, text_config, vision_shapes, whole_config, write_checkpoint
 from seeded_weights import bf16_bits
 
 # Head size 80 as in the real tower; everything else as small as it goes.
@@ -26,31 +26,9 @@ def small_text(vocab, kv_heads):
 
 def vision_state(vision, text_hidden, projector):
     """Random tower and projector under the published names; patch embedding float32 as published."""
-    hidden, wide, tower = vision["hidden_size"], vision["intermediate_size"], "vision_tower.vision_model."
-    shapes = {tower + "embeddings.patch_embedding.weight": (hidden, 3, 2, 14, 14)}
-
-    def linear(name, rows, columns):
-        shapes[name + ".weight"], shapes[name + ".bias"] = (rows, columns), (rows,)
-
-    def norm(name):
-        shapes[name + ".weight"], shapes[name + ".bias"] = (hidden,), (hidden,)
-
-    norm(tower + "pre_layrnorm")
-    for i in range(vision["num_hidden_layers"]):
-        layer = f"{tower}encoder.layers.{i}."
-        norm(layer + "layer_norm1")
-        norm(layer + "layer_norm2")
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            linear(layer + "self_attn." + name, hidden, hidden)
-        linear(layer + "mlp.fc1", wide, hidden)
-        linear(layer + "mlp.fc2", hidden, wide)
-    linear("multi_modal_projector.linear_1", projector, hidden)
-    linear("multi_modal_projector.linear_2", text_hidden, projector)
-    linear("patch_merge_mlp.linear_1", projector, 4 * text_hidden)
-    linear("patch_merge_mlp.linear_2", text_hidden, projector)
     random = np.random.default_rng(1)
     state = {}
-    for name, shape in shapes.items():
+    for name, shape in vision_shapes(vision, text_hidden, projector).items():
         values = random.normal(1.0 if "norm" in name and "weight" in name else 0.0, 0.05, shape).astype(np.float32)
         state[name] = ("F32", shape, values.tobytes()) if "patch_embedding" in name else \
             ("BF16", shape, bf16_bits(values).tobytes())

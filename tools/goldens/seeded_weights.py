@@ -8,9 +8,12 @@ exact integer arithmetic up to one float32 multiplication, hence bit-equal on bo
     c(i)       = int64(z >> 40) - 8388608                                24 bits, signed
     value(i)   = float32(c) * float32(bound / 8388608.0)                 one float32 multiplication
     bound      = 0.25 for *norm.weight (stored Gemma style, around 0), 0.05 for e_score_correction_bias,
-                 sqrt(3) for embed_tokens.weight, sqrt(3 / K) for every other matrix [N, K]; in double,
+                 0.25 for the weights of the vision tower's layer norms, to which 1 is added in float32,
+                 sqrt(3) for embed_tokens.weight, sqrt(3 / K) for every other matrix [N, K] and vector [K]
+                 (K of the patch embedding: all dimensions but the first); in double,
                  times the gain whose key is a full-component suffix of the name (at most one may be)
-    stored     = bf16 (round to nearest even); router gate and e_score_correction_bias stay float32
+    stored     = bf16 (round to nearest even); router gate, e_score_correction_bias and the
+                 patch embedding stay float32
     token(t)   = (z(t) >> 33) mod vocabulary, with the name "tokens"
 """
 import math
@@ -42,15 +45,19 @@ def has_suffix(name: str, suffix: str) -> bool:
     return name == suffix or name.endswith("." + suffix)
 
 
+def vision_norm(name: str) -> bool:
+    return any(has_suffix(name, f"{norm}.weight") for norm in ("pre_layrnorm", "layer_norm1", "layer_norm2"))
+
+
 def bound_of(name: str, shape, gains=None) -> float:
-    if name.endswith("norm.weight"):
+    if name.endswith("norm.weight") or vision_norm(name):
         bound = 0.25
     elif has_suffix(name, "e_score_correction_bias"):
         bound = 0.05
     elif has_suffix(name, "embed_tokens.weight"):
         bound = math.sqrt(3.0)
     else:
-        bound = math.sqrt(3.0 / shape[-1])
+        bound = math.sqrt(3.0 / np.prod(shape[1:] or shape))
     matching = [g for suffix, g in (gains or {}).items() if has_suffix(name, suffix)]
     if len(matching) > 1:
         raise ValueError(f"{name}: more than one gain suffix matches")
@@ -61,7 +68,8 @@ def seeded_float32(name: str, shape, seed: int, gains=None) -> np.ndarray:
     count = int(np.prod(shape))
     c = (random_words(name, seed, count) >> np.uint64(40)).astype(np.int64) - 8388608
     scale = np.float32(bound_of(name, shape, gains) / 8388608.0)
-    return (c.astype(np.float32) * scale).reshape(shape)
+    values = (c.astype(np.float32) * scale).reshape(shape)
+    return values + np.float32(1) if vision_norm(name) else values
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
@@ -75,7 +83,8 @@ def round_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def stays_float32(name: str) -> bool:
-    return has_suffix(name, "block_sparse_moe.gate.weight") or has_suffix(name, "e_score_correction_bias")
+    return has_suffix(name, "block_sparse_moe.gate.weight") or has_suffix(name, "e_score_correction_bias") or \
+        has_suffix(name, "patch_embedding.weight")
 
 
 def seeded_tensor(name: str, shape, seed: int, gains=None) -> np.ndarray:

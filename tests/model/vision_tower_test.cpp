@@ -1,0 +1,170 @@
+// The vision tower against transformers (spec §4), and that neither company nor threads change a feature.
+#include "src/model/vision_tower.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "src/base/error.h"
+#include "tests/support/golden_case.h"
+#include "tests/support/ops_data.h"
+
+namespace m3::model {
+namespace {
+
+using test::VisionCase;
+
+// A tower of a golden case with its memory.
+class TestTower {
+ public:
+  TestTower(const VisionCase& golden, const ops::BackendOptions& options, int threads, std::int64_t patches)
+      : checkpoint_(golden.open()),
+        pool_(threads),
+        backend_(ops::make_backend(options, pool_)),
+        tower_(checkpoint_.config(), checkpoint_.vision(), *backend_) {
+    const auto bytes = static_cast<std::size_t>(tower_.workspace_bytes(patches));
+    memory_.resize(bytes + 64);
+    void* start = memory_.data();
+    std::size_t space = memory_.size();
+    std::align(64, bytes, start, space);
+    tower_.bind_workspace({static_cast<std::byte*>(start), bytes}, patches);
+  }
+
+  VisionTower& tower() { return tower_; }
+
+  // Features [rows, hidden] as fp32.
+  std::vector<float> features(std::span<const PatchGrid> grids, std::span<const float> pixels) {
+    std::int64_t rows = 0;
+    for (const PatchGrid& grid : grids) rows += tower_.feature_rows(grid);
+    const std::int64_t columns = tower_.feature_columns();
+    test::Matrix out(tower_.feature_dtype(), rows, columns);
+    tower_.forward(grids, pixels, out.view());
+    return out.values();
+  }
+
+ private:
+  Checkpoint checkpoint_;
+  ThreadPool pool_;
+  std::unique_ptr<ops::Backend> backend_;
+  VisionTower tower_;
+  std::vector<std::byte> memory_;
+};
+
+std::vector<PatchGrid> grids_of(const VisionCase& golden) {
+  std::vector<PatchGrid> grids;
+  for (const VisionCase::Media& media : golden.media) grids.push_back({media.t, media.h, media.w});
+  return grids;
+}
+
+class Tower : public testing::TestWithParam<std::string> {};
+
+TEST_P(Tower, Fp32NumericsEqualTheReference) {
+  const VisionCase golden(GetParam());
+  TestTower tower(golden, test::scalar_options(ops::Numerics::fp32), 2, 1024);
+  const std::vector<float> ours = tower.features(grids_of(golden), golden.pixels);
+  const std::vector<float> expected = golden.floats("features");
+  ASSERT_EQ(ours.size(), expected.size());
+  for (std::int64_t row = 0; row < golden.shape("features")[0]; ++row) {
+    EXPECT_LT(test::row_error(ours.data(), expected.data(), row, golden.shape("features")[1]), 1e-4) << "row " << row;
+  }
+}
+
+TEST_P(Tower, Bf16IsAsGoodAsTheReferencesBf16) {
+  const VisionCase golden(GetParam());
+  const std::vector<float> expected = golden.floats("features");
+  std::vector<double> theirs;
+  for (const float error : golden.floats("bf16_error.features")) theirs.push_back(error);
+  for (const ops::BackendOptions& options : test::all_options()) {
+    TestTower tower(golden, options, 2, 1024);
+    const std::vector<float> ours = tower.features(grids_of(golden), golden.pixels);
+    std::vector<double> errors;
+    for (std::int64_t row = 0; row < golden.shape("features")[0]; ++row) {
+      errors.push_back(test::row_error(ours.data(), expected.data(), row, golden.shape("features")[1]));
+    }
+    EXPECT_LE(test::median(errors), test::median(theirs)) << test::name_of(options);
+    EXPECT_GT(test::median(errors), 1e-5) << test::name_of(options);
+  }
+}
+
+// Alone or together, in one pass or many, on any number of threads: bit for bit.
+TEST_P(Tower, CompanyPassesAndThreadsChangeNothing) {
+  const VisionCase golden(GetParam());
+  const std::vector<PatchGrid> grids = grids_of(golden);
+  for (const ops::BackendOptions& options : test::all_options()) {
+    TestTower tower(golden, options, 1, 2048);
+    const std::vector<float> whole = tower.features(grids, golden.pixels);
+    std::int64_t most = 0;
+    for (const PatchGrid& grid : grids) most = std::max(most, tower.tower().segment_patches(grid));
+    for (const auto& [threads, patches] : std::initializer_list<std::pair<int, std::int64_t>>{{3, most}, {2, 700}}) {
+      TestTower other(golden, options, threads, patches);
+      EXPECT_EQ(other.features(grids, golden.pixels), whole) << test::name_of(options) << ", " << threads << " threads";
+    }
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < grids.size(); ++i) {
+      const std::span<const float> pixels =
+          std::span(golden.pixels)
+              .subspan(static_cast<std::size_t>(golden.media[i].first_pixel),
+                       static_cast<std::size_t>(grids[i].patches() * tower.tower().pixel_columns()));
+      const std::vector<float> alone = tower.features({&grids[i], 1}, pixels);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + static_cast<std::ptrdiff_t>(at)))
+          << test::name_of(options) << ", picture " << i;
+      at += alone.size();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Tower, testing::Values("vision_images", "vision_clips"),
+                         [](const auto& tested) { return tested.param; });
+
+// Longer than a block of rows, so that one picture's attention spans several.
+TEST(TowerBlocks, AnEvenPictureOfManyBlocksIsTheSameOnEveryBackend) {
+  const VisionCase golden("vision_images");
+  const PatchGrid grid{1, 26, 46};
+  test::Random random(4);
+  const std::vector<float> pixels = test::fp32_values(random, grid.patches() * 1176);
+  TestTower judge(golden, test::scalar_options(), 2, grid.patches());
+  const std::vector<float> expected = judge.features({&grid, 1}, pixels);
+  for (const ops::BackendOptions& options : test::cpu_options()) {
+    TestTower tower(golden, options, 2, grid.patches());
+    test::expect_norm_close(tower.features({&grid, 1}, pixels), expected, 0.01, test::name_of(options));
+  }
+}
+
+std::string error_of(TestTower& tower, const PatchGrid& grid) {
+  std::vector<float> pixels(static_cast<std::size_t>(std::max<std::int64_t>(0, grid.patches()) * 1176));
+  try {
+    tower.tower().check(grid);
+    tower.features({&grid, 1}, pixels);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TowerErrors, GridsThatDoNotFitAreRefused) {
+  TestTower tower(VisionCase("vision_images"), test::scalar_options(), 1, 64);
+  EXPECT_EQ(error_of(tower, {1, 4, 16}), "no error");
+  EXPECT_NE(error_of(tower, {1, 0, 4}).find("must be from 1"), std::string::npos);
+  EXPECT_NE(error_of(tower, {-1, 4, 4}).find("must be from 1"), std::string::npos);
+  EXPECT_NE(error_of(tower, {1, 4, 5}).find("multiples of 2"), std::string::npos);
+  EXPECT_NE(error_of(tower, {2, 4, 16}).find("128 patches, but 64 were planned for"), std::string::npos);
+}
+
+TEST(TowerErrors, OtherHeadsAreRefusedByName) {
+  const VisionCase golden("vision_images");
+  const Checkpoint checkpoint = golden.open();
+  ModelConfig config = checkpoint.config();
+  config.vision->num_attention_heads = 4;
+  ThreadPool pool(1);
+  const auto backend = ops::make_backend(test::scalar_options(), pool);
+  try {
+    VisionTower(config, checkpoint.vision(), *backend);
+    FAIL() << "heads of 40 values were accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("heads of 40 values"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace m3::model

@@ -30,7 +30,9 @@ struct EngineOptions {
   std::int64_t max_num_seqs = 64;             // samples that run at the same time; at most one a token of a step
   std::int64_t max_queued_requests = 1024;    // that wait for a place; submit() refuses more with ErrorKind::busy
   bool enable_prefix_caching = true;          // blocks of 128 tokens computed once serve all prompts that begin so
-  bool deterministic = false;                 // cpu and scalar always are
+  std::int64_t max_picture_patches = 20736;   // of a picture, or of 4 temporal groups of a clip: 2016 × 2016 pixels
+  std::int64_t feature_cache_bytes = std::int64_t{256} << 20;  // features of pictures seen lately, computed once
+  bool deterministic = false;                                  // cpu and scalar always are
 };
 
 // Called while loading: what is being done, and how far (done of total, in bytes or items).
@@ -49,6 +51,10 @@ struct ModelInfo {
   std::int64_t max_num_seqs = 0;         // samples that run at the same time
   std::string backend;                   // "cpu (AVX2, 2 threads)"
   std::vector<TokenId> end_ids;          // tokens that end a reply
+  // Pictures. `no_media`: why requests may carry none, as one line; empty: they may.
+  std::string no_media;
+  TokenId image_id = -1, video_id = -1;  // placeholders
+  std::int64_t max_picture_patches = 0;
 };
 
 // Totals are since load. When a sample's last event is seen, its pages are free and its counts are in here.
@@ -62,6 +68,7 @@ struct Statistics {
   double prefill_seconds = 0, decode_seconds = 0;    // steps, shared out by their tokens of each kind
   std::int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up in, and taken from, the prefix cache
   std::int64_t preemptions = 0;
+  std::int64_t media_encoded = 0, media_reused = 0;  // by the vision tower; taken from its cache of features
   std::int64_t steps = 0;
   std::int64_t step_sequences = 0, step_tokens = 0;  // sums over the steps
   double step_seconds = 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,12 +57,28 @@ struct Reasoning {
   std::optional<std::int64_t> budget;  // after so many reasoning tokens end_id is forced
 };
 
+// A picture or a clip, decoded, resized and cut into patches.
+struct Media {
+  enum class Kind : std::uint8_t { image, video };
+  Kind kind = Kind::image;
+  std::int64_t t = 1, h = 0, w = 0;  // patches: temporal groups (of two frames), rows, columns; h and w even
+  // [t·h·w, 3·2·14·14]: normalised values, patches in the order in which four make a token. Shared, not copied.
+  std::shared_ptr<const std::vector<float>> pixels;
+  // Instead of pixels: [t·h·w / 4, hidden], what the vision tower would give.
+  std::shared_ptr<const std::vector<float>> features;
+  // Names the content and all that decided the values; empty: a hash of them. Equal keys are taken as equal values.
+  std::string key;
+};
+
 struct Request {
   // The prompt: ids win over text where both are given. Text is encoded without special tokens being recognised
   // unless `parse_special`.
   std::vector<TokenId> prompt_ids;
   std::string prompt;
   bool parse_special = false;
+  // The k-th image placeholder of the prompt stands for the k-th feature row of the images, in this order, and likewise
+  // for videos; t·h·w / 4 placeholders each, no more and no fewer in all.
+  std::vector<Media> media;
 
   SamplingParameters sampling;
   int samples = 1;                         // n independent continuations

@@ -245,6 +245,7 @@ void add_bench_command(CLI::App& app) {
   command.add_flag("--profile", options->profile, "Time by operation, each beside its limit");
   command.add_flag("--json", options->json, "Print one JSON object");
   add_bench_serve_command(command);
+  add_bench_vision_command(command);
   command.callback([&command, options] {
     if (!command.get_subcommands().empty()) return;
     options->format_given = command.count("--format") > 0;

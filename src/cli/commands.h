@@ -14,6 +14,7 @@ void add_trace_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_bench_serve_command(CLI::App& bench);
+void add_bench_vision_command(CLI::App& bench);
 void add_serve_command(CLI::App& app);
 
 }  // namespace m3::cli

@@ -109,6 +109,19 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
                      "Tensor names, * allowed, that --quantization leaves alone");
 }
 
+void add_picture_options(CLI::App& command, EngineOptions& engine) {
+  command
+      .add_option("--max-picture-patches", engine.max_picture_patches,
+                  "Largest picture in patches of 14 x 14 pixels, or 8 frames of a video; memory is planned for it")
+      ->check(CLI::Range(4, 1 << 24))
+      ->capture_default_str();
+  command
+      .add_option("--feature-cache-bytes", engine.feature_cache_bytes,
+                  "Memory for features of pictures seen lately, so that each is computed once")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+      ->capture_default_str();
+}
+
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {
   Request& request = options.request;
   SamplingParameters& sampling = request.sampling;

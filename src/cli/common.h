@@ -36,6 +36,7 @@ struct SamplingOptions {
   // The request with seed and biases parsed. Errors: a malformed one.
   Request finish() const;
 };
+void add_picture_options(CLI::App& command, EngineOptions& engine);
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
 // Whitespace-separated ids, or a one-dimensional integer .npy file; "-" reads text from standard input.

@@ -160,6 +160,7 @@ void add_run_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("run", "Chat with a model, ask it one question, or complete a text");
   const auto options = std::make_shared<RunOptions>();
   add_model_options(command, options->model);
+  add_picture_options(command, options->model.engine);
   command.add_option("--prompt", options->prompt, "The question, or with --raw the text to complete");
   command.add_option("--prompt-file", options->prompt_file, "Read it from a file, or from standard input with -");
   command.add_flag("--raw", options->raw, "Complete the text as it is, without the chat format");

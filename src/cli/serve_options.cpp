@@ -119,6 +119,7 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
       ->capture_default_str();
   command.add_flag("!--no-enable-prefix-caching,--enable-prefix-caching", engine.enable_prefix_caching,
                    "Blocks of 128 tokens computed once serve all prompts that begin so (on)");
+  add_picture_options(command, engine);
   command.add_option("--block-size", options.block_size, "Tokens of a cache block: 128 in M3")
       ->check(CLI::IsMember({128}));
   command

@@ -5,6 +5,7 @@
 #include "src/checkpoint/safetensors_writer.h"
 #include "src/cli/commands.h"
 #include "src/cli/common.h"
+#include "src/cli/pixel_file.h"
 #include "src/engine/trace.h"
 
 namespace m3::cli {
@@ -13,7 +14,7 @@ namespace {
 
 struct TraceCommand {
   ModelOptions model;
-  std::string ids_file, out, positions, tensors, backend = "cpu", numerics = "bf16", dropped;
+  std::string ids_file, pixels_file, out, positions, tensors, backend = "cpu", numerics = "bf16", dropped;
   std::int64_t chunk = 0, greedy = 0;
   std::uint64_t shuffle_seed = 0;
 };
@@ -48,7 +49,10 @@ std::vector<T> number_list(const std::string& list, const char* option) {
 
 void run(const CLI::App& command, const TraceCommand& options) {
   engine::TraceOptions trace;
-  trace.token_ids = read_token_ids(options.ids_file);
+  if (options.ids_file.empty() && options.pixels_file.empty())
+    fail_usage("nothing to trace: give --token-ids, --pixels or both");
+  if (!options.ids_file.empty()) trace.token_ids = read_token_ids(options.ids_file);
+  if (!options.pixels_file.empty()) trace.media = read_pixel_file(options.pixels_file);
   if (options.positions == "all") {
     for (std::size_t i = 0; i < trace.token_ids.size(); ++i) trace.positions.push_back(static_cast<std::int64_t>(i));
   } else {
@@ -69,6 +73,8 @@ void run(const CLI::App& command, const TraceCommand& options) {
   std::error_code ignored;
   if (std::filesystem::equivalent(options.ids_file, options.out, ignored))
     fail_usage("--out {} is the file of the ids; writing there would destroy it", options.out);
+  if (std::filesystem::equivalent(options.pixels_file, options.out, ignored))
+    fail_usage("--out {} is the file of the pixels; writing there would destroy it", options.out);
   const bool fp32 = options.numerics == "fp32";
   if (!fp32 && options.numerics != "bf16") fail_usage("--numerics {}: write bf16 or fp32", options.numerics);
   if (fp32 && options.backend != "scalar") fail_usage("--numerics fp32 is the judge's; add --backend scalar");
@@ -88,6 +94,10 @@ void run(const CLI::App& command, const TraceCommand& options) {
   load.kv_cache_dtype = fp32 && command.count("--kv-cache-dtype") == 0 ? "f32" : engine.kv_cache_dtype;
   load.index_cache_dtype = fp32 && command.count("--index-cache-dtype") == 0 ? "f32" : engine.index_cache_dtype;
 
+  // A clip is computed in parts, but planning for all of it does no harm: memory is taken as it is used.
+  for (const Media& media : trace.media)
+    load.vision_patches = std::max(load.vision_patches, media.t * media.h * media.w);
+
   Checkpoint checkpoint = Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
   engine::LoadedModel model(std::move(checkpoint), load);
   const engine::Trace result = engine::trace(model, trace);
@@ -106,8 +116,9 @@ void add_trace_command(CLI::App& app) {
   const auto options = std::make_shared<TraceCommand>();
   add_model_options(command, options->model);
   command.remove_option(command.get_option("--device"));
-  command.add_option("--token-ids", options->ids_file, "Ids: white-space separated text or .npy; - for standard input")
-      ->required();
+  command.add_option("--token-ids", options->ids_file, "Ids: white-space separated text or .npy; - for standard input");
+  command.add_option("--pixels", options->pixels_file,
+                     "Pictures as patches: a .safetensors file with pixel_values and grid; stores features");
   command.add_option("--out", options->out, "The .safetensors file to write")->required();
   command.add_option("--positions", options->positions, "all, or 0,5,… (default: the last)");
   command.add_option("--tensors", options->tensors,

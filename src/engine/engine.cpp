@@ -42,6 +42,11 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
   model_options.memory_utilization = options.memory_utilization;
   model_options.kv_cache_dtype = options.kv_cache_dtype;
   model_options.index_cache_dtype = options.index_cache_dtype;
+  if (options.max_picture_patches < 4 || options.max_picture_patches > std::int64_t{1} << 24)
+    fail_usage("--max-picture-patches {}: give a number from 4 to {}", options.max_picture_patches, 1 << 24);
+  if (options.feature_cache_bytes < 0)
+    fail_usage("a cache of {} bytes of features: give a number from 0", options.feature_cache_bytes);
+  model_options.vision_patches = options.max_picture_patches;
   auto model = std::make_shared<engine::LoadedModel>(std::move(checkpoint), model_options);
   report("ready", 3);
   return std::make_unique<engine::LocalEngine>(
@@ -49,6 +54,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
       engine::LocalEngineOptions{.max_num_seqs = options.max_num_seqs,
                                  .max_queued_requests = options.max_queued_requests,
                                  .enable_prefix_caching = options.enable_prefix_caching,
+                                 .feature_cache_bytes = options.feature_cache_bytes,
                                  .before_step = {}});
 }
 

@@ -46,6 +46,7 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   if (options.profile != nullptr) backend_ = make_profiled(std::move(backend_), *options.profile);
   model_ = std::make_unique<model::TextModel>(checkpoint_.config(), checkpoint_.weights(), *backend_);
 
+  make_tower();
   const kv::PageLayout layout = kv::make_page_layout(
       model_->cache_layers(), cache_dtype(options.kv_cache_dtype, "--kv-cache-dtype", device),
       cache_dtype(options.index_cache_dtype, "--index-cache-dtype", device), model_->cache_fingerprint());
@@ -59,7 +60,8 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   const std::int64_t position_limit = config().max_context();
   const MemoryNeeds needs{
       .page_bytes = layout.page_bytes,
-      .workspace_bytes = workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit),
+      .workspace_bytes = workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit) +
+                         (vision_workspace_ ? static_cast<std::int64_t>(vision_workspace_->size()) : 0),
       .weight_bytes = 0};
   plan_ = plan_memory(needs, {.requested_len = options.max_model_len,
                               .position_limit = position_limit,
@@ -75,6 +77,38 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   const std::span<std::byte> memory = workspace_->bytes();
   logits_ = {DType::f32, options.max_logits_rows, config().vocab_size, config().vocab_size, memory.data()};
   model_->bind_workspace(memory.subspan(static_cast<std::size_t>(logits_bytes)), limits_);
+}
+
+// Its memory is planned for the largest picture, and taken from the system as pictures need it.
+void LoadedModel::make_tower() {
+  const ModelConfig& config = checkpoint_.config();
+  if (!config.vision) {
+    no_pictures_ = "this model takes no pictures: its config.json has no vision_config";
+  } else if (options_.vision_patches <= 0 || checkpoint_.vision().layers.empty()) {
+    no_pictures_ = "the vision tower was not loaded";
+  } else if (config.vision->image_token_id < 0 && config.vision->video_token_id < 0) {
+    no_pictures_ = "this model takes no pictures: image_token_index and video_token_index lie outside its vocabulary";
+  } else {
+    vision_backend_ = ops::make_backend(
+        {.name = std::string(backend_->name()), .numerics = options_.numerics, .isa = options_.isa}, threads_);
+    if (options_.profile != nullptr) vision_backend_ = make_profiled(std::move(vision_backend_), *options_.profile);
+    try {
+      tower_ = std::make_unique<model::VisionTower>(config, checkpoint_.vision(), *vision_backend_);
+    } catch (const Error& error) {
+      no_pictures_ = error.what();
+      return;
+    }
+    vision_workspace_ = std::make_unique<Memory>(tower_->workspace_bytes(options_.vision_patches));
+    tower_->bind_workspace(vision_workspace_->bytes(), options_.vision_patches);
+  }
+}
+
+std::vector<std::byte> LoadedModel::picture_features(const model::PatchGrid& grid, std::span<const float> pixels) {
+  const std::int64_t rows = tower_->feature_rows(grid);
+  const std::int64_t columns = tower_->feature_columns();
+  std::vector<std::byte> features(static_cast<std::size_t>(rows * columns) * dtype_size(tower_->feature_dtype()));
+  tower_->forward({&grid, 1}, pixels, {tower_->feature_dtype(), rows, columns, columns, features.data()});
+  return features;
 }
 
 ops::Tensor LoadedModel::forward(model::RaggedBatch& batch, std::span<const std::int32_t> logits_rows,

@@ -14,6 +14,7 @@
 #include "src/kv/page_pool.h"
 #include "src/model/ragged_batch.h"
 #include "src/model/text_model.h"
+#include "src/model/vision_tower.h"
 #include "src/ops/backends.h"
 
 namespace m3::engine {
@@ -35,6 +36,7 @@ struct LoadedModelOptions {
   double memory_utilization = 0.9;         // of the memory available: for working memory and cache
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
+  std::int64_t vision_patches = 0;         // that attend to each other at most; 0: no pictures, nothing is planned
   Profile* profile = nullptr;              // told of every operation; must outlive the model
 };
 
@@ -61,6 +63,13 @@ class LoadedModel {
   // One forward pass; returns fp32 logits [rows.size(), vocab], valid until the next call.
   ops::Tensor forward(model::RaggedBatch& batch, std::span<const std::int32_t> logits_rows,
                       const model::ForwardTaps& taps = {}, const model::ForwardOptions& options = {});
+
+  // The vision tower; null where this model takes no pictures, and then no_pictures() is one line that says why.
+  const model::VisionTower* tower() const { return tower_.get(); }
+  const std::string& no_pictures() const { return no_pictures_; }
+  std::int64_t vision_patches() const { return options_.vision_patches; }
+  // Features [feature_rows, hidden] of one picture or clip, in the backend's activation type.
+  std::vector<std::byte> picture_features(const model::PatchGrid& grid, std::span<const float> pixels);
 
   // Whole pages, all parts of all layers.
   void copy_pages(std::span<const kv::SequencePages::Copy> copies);
@@ -91,6 +100,12 @@ class LoadedModel {
   std::unique_ptr<Memory> workspace_;
   std::unique_ptr<kv::PagePool> pages_;
   ops::Tensor logits_;
+
+  void make_tower();
+  std::unique_ptr<ops::Backend> vision_backend_;  // a workspace of its own
+  std::unique_ptr<model::VisionTower> tower_;
+  std::unique_ptr<Memory> vision_workspace_;
+  std::string no_pictures_;
 };
 
 }  // namespace m3::engine

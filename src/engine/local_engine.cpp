@@ -46,7 +46,7 @@ LocalEngine::LocalEngine(std::shared_ptr<LoadedModel> model, Tokenizer tokenizer
                   .sequences = running_limit(options_.max_num_seqs, model_->max_batched_tokens()),
                   .prompt_rows = std::min(model_->max_batched_tokens(), most_prompt_rows)},
                  model_->pages(), cache_ ? &*cache_ : nullptr),
-      step_(*model_),
+      step_(*model_, options_.feature_cache_bytes),
       constraints_(tokenizer_, model_->config().vocab_size, vocabulary_.end_ids) {
   if (options_.max_queued_requests < 0)
     fail_usage("--max-queued-requests {}: give a number from 0", options_.max_queued_requests);
@@ -78,15 +78,23 @@ void LocalEngine::fill_info() {
   info_.max_num_seqs = running_limit(options_.max_num_seqs, model_->max_batched_tokens());
   info_.backend = model_->backend().description();
   info_.end_ids = vocabulary_.end_ids;
+  info_.no_media = model_->no_pictures();
+  if (model_->tower() != nullptr) {
+    info_.image_id = model_->config().vision->image_token_id;
+    info_.video_id = model_->config().vision->video_token_id;
+    info_.max_picture_patches = model_->vision_patches();
+  }
   published_.pages_total = counts_.pages_total = pages.pages();
 }
 
 RequestId LocalEngine::submit(Request request, EventSink sink) {
   if (request.prompt_ids.empty()) request.prompt_ids = encode(request.prompt, request.parse_special);
   check_request(request, info_);
+  std::vector<Picture> pictures = take_pictures(request, *model_);
   const std::uint64_t seed = request.sampling.seed.value_or(fresh_seed());
   const RequestId id = next_id_++;
-  auto active = std::make_unique<ActiveRequest>(id, std::move(request), std::move(sink), seed, context_);
+  auto active =
+      std::make_unique<ActiveRequest>(id, std::move(request), std::move(pictures), std::move(sink), seed, context_);
   active->tags = tags_of(active->request);
   if (active->request.constraint.kind != Constraint::Kind::none) {
     active->constraint = constraints_.compile(active->request.constraint, [this, id] {
@@ -325,6 +333,8 @@ void LocalEngine::settle() {
 }
 
 void LocalEngine::publish() {
+  counts_.media_encoded = step_.pictures().encoded();
+  counts_.media_reused = step_.pictures().reused();
   counts_.running = 0;
   RequestId last = 0;
   for (const Schedulable* item : scheduler_.running()) {

@@ -27,6 +27,7 @@ struct LocalEngineOptions {
   std::int64_t max_num_seqs = 64;
   std::int64_t max_queued_requests = 1024;
   bool enable_prefix_caching = true;
+  std::int64_t feature_cache_bytes = std::int64_t{256} << 20;
   // Called on the engine's thread before each step; what it throws ends the engine (tests of faults).
   std::function<void(std::int64_t step)> before_step;
 };

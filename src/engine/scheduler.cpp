@@ -111,7 +111,7 @@ bool Scheduler::begin(Schedulable& item) {
     // The last token is always computed: its logits are needed. So is all whose logits are wanted.
     std::int64_t most = static_cast<std::int64_t>(item.tokens.size()) - 1;
     if (item.rows_done < item.rows_end) most = std::min(most, item.rows_done);
-    item.lease = cache_->match(item.cache_salt, item.tokens, most / 128, item.pages);
+    item.lease = cache_->match(item.cache_salt, item.tokens, most / 128, item.pages, item.block_salts);
   }
   std::int64_t needed = pages_missing(item);
   for (const Schedulable* other : running_) needed += pages_missing(*other);
@@ -214,7 +214,7 @@ void Scheduler::computed(const Chunk& chunk) {
   Schedulable& item = *chunk.item;
   while ((item.lease.blocks() + 1) * 128 <= item.pages.length()) {
     const auto block = std::span(item.tokens).subspan(static_cast<std::size_t>(item.lease.blocks() * 128), 128);
-    if (!cache_->extend(item.lease, block, item.pages)) return;
+    if (!cache_->extend(item.lease, block, item.pages, item.block_salt(item.lease.blocks()))) return;
   }
 }
 

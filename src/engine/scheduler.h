@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "m3/request.h"
@@ -32,13 +33,17 @@ struct Schedulable {
   kv::SequencePages pages;      // of the tokens that are computed, or are in the step planned last
   kv::PrefixTree::Lease lease;
   std::string cache_salt;
-  std::int64_t cached_tokens = 0;  // taken from the prefix cache when it last began
+  std::vector<std::string> block_salts;  // of the first blocks: which pictures stand in each; "" for none
+  std::int64_t cached_tokens = 0;        // taken from the prefix cache when it last began
   // Samples of the same request that wait for this one's prompt, to go on from it.
   int followers = 0;
   // Prompt positions [rows_done, rows_end) whose logits are wanted besides the draw; nothing from rows_done on is
   // taken from the prefix cache.
   std::int64_t rows_done = 0, rows_end = 0;
 
+  std::string_view block_salt(std::int64_t block) const {
+    return block < std::ssize(block_salts) ? block_salts[static_cast<std::size_t>(block)] : std::string_view();
+  }
   std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - pages.length(); }
 
   enum class State : std::uint8_t { outside, waiting, running };

@@ -26,9 +26,14 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges:
 
 }  // namespace
 
-ActiveRequest::ActiveRequest(RequestId request_id, Request asked, EventSink to, std::uint64_t drawn_seed,
-                             const SequenceContext& context)
-    : id(request_id), request(std::move(asked)), sink(std::move(to)), seed(drawn_seed), open(request.samples) {
+ActiveRequest::ActiveRequest(RequestId request_id, Request asked, std::vector<Picture> shown, EventSink to,
+                             std::uint64_t drawn_seed, const SequenceContext& context)
+    : id(request_id),
+      request(std::move(asked)),
+      pictures(std::move(shown)),
+      sink(std::move(to)),
+      seed(drawn_seed),
+      open(request.samples) {
   for (const auto& [token, value] : request.sampling.logit_bias) bias.push_back({token, value});
   for (int sample = 0; sample < request.samples; ++sample)
     samples.push_back(std::make_unique<Sequence>(*this, sample, context));
@@ -64,6 +69,7 @@ Sequence::Sequence(ActiveRequest& request, int sample, const SequenceContext& co
       stop_(request.request.stop) {
   rank = {request.request.priority, request.id, sample};
   cache_salt = request.request.cache_salt;
+  block_salts = engine::block_salts(request.pictures);
   const std::int64_t left = context.max_model_len - prompt_tokens();
   limit_ = std::min(left, request.request.max_tokens.value_or(left));
 }

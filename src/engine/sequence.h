@@ -10,6 +10,7 @@
 #include "m3/request.h"
 #include "src/checkpoint/generation_config.h"
 #include "src/engine/constraint.h"
+#include "src/engine/pictures.h"
 #include "src/engine/reply_gate.h"
 #include "src/engine/scheduler.h"
 #include "src/engine/stop_strings.h"
@@ -37,8 +38,9 @@ struct DrawnToken {
 class Sequence;
 
 struct ActiveRequest {
-  // `request` is checked, its prompt_ids are filled.
-  ActiveRequest(RequestId id, Request request, EventSink sink, std::uint64_t seed, const SequenceContext& context);
+  // `request` is checked, its prompt_ids are filled; `pictures` are what take_pictures() made of it.
+  ActiveRequest(RequestId id, Request request, std::vector<Picture> pictures, EventSink sink, std::uint64_t seed,
+                const SequenceContext& context);
 
   // The first sample that has not begun takes the prompt, with those after it as its followers; null: all have begun.
   Sequence* begin_next();
@@ -47,6 +49,7 @@ struct ActiveRequest {
 
   RequestId id;
   Request request;
+  std::vector<Picture> pictures;
   EventSink sink;
   std::uint64_t seed;
   std::vector<ops::SamplingRow::Bias> bias;

@@ -58,9 +58,7 @@ void Step::collect(const Plan& plan) {
   for (const Chunk& chunk : plan.chunks) {
     auto& sequence = static_cast<Sequence&>(*chunk.item);
     const std::int64_t first = chunk.first();
-    const auto ids =
-        std::span(sequence.tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(chunk.count));
-    const std::int32_t row = batch_.add(ids, first, sequence.pages.pages());
+    const std::int32_t row = add_chunk(sequence, first, chunk.count);
     const auto& samples = sequence.request().samples;
     for (int i = 0; i < chunk.draws; ++i) {
       Sequence* drawing = samples[static_cast<std::size_t>(sequence.rank.sample + i)].get();
@@ -77,9 +75,26 @@ void Step::collect(const Plan& plan) {
   rows_.insert(rows_.end(), rows_of_prompts_.begin(), rows_of_prompts_.end());
 }
 
+// A chunk's rows, with the features of the pictures that stand in it.
+std::int32_t Step::add_chunk(Sequence& sequence, std::int64_t first, std::int64_t count) {
+  const auto ids = std::span(sequence.tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  std::vector<Picture>& pictures = sequence.request().pictures;
+  if (pictures.empty()) return batch_.add(ids, first, sequence.pages.pages());
+  features_.clear();
+  {
+    const Stopwatch watch(forward_seconds_);
+    pictures_.collect(pictures, first, count, features_);
+  }
+  const auto row_bytes =
+      model_.config().hidden_size * static_cast<std::int64_t>(dtype_size(model_.backend().activation_dtype()));
+  const std::int32_t row = batch_.add(ids, first, sequence.pages.pages(), features_, row_bytes);
+  PictureEncoder::release(pictures, first + count);
+  return row;
+}
+
 std::vector<Draw>& Step::run(const Plan& plan) {
-  collect(plan);
   forward_seconds_ = sampling_seconds_ = mask_seconds_ = 0;
+  collect(plan);
   std::vector<Sequence*> masked;
   for (const Draw& draw : draws_) {
     if (draw.sequence->needs_mask()) masked.push_back(draw.sequence);

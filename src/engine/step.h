@@ -8,6 +8,7 @@
 
 #include "src/engine/loaded_model.h"
 #include "src/engine/mask_worker.h"
+#include "src/engine/pictures.h"
 #include "src/engine/scheduler.h"
 #include "src/engine/sequence.h"
 
@@ -22,7 +23,7 @@ struct Draw {
 
 class Step {
  public:
-  explicit Step(LoadedModel& model) : model_(model) {}
+  Step(LoadedModel& model, std::int64_t feature_cache_bytes) : model_(model), pictures_(model, feature_cache_bytes) {}
 
   // Every chunk's item is a Sequence. The draws stand in the order of the chunks, valid until the next call.
   std::vector<Draw>& run(const Plan& plan);
@@ -32,6 +33,7 @@ class Step {
   // Of sampling: waited for masks of constraints that were not ready when the logits were.
   double mask_seconds() const { return mask_seconds_; }
   double sampling_seconds() const { return sampling_seconds_; }
+  const PictureEncoder& pictures() const { return pictures_; }
 
  private:
   struct PromptRow {
@@ -40,12 +42,15 @@ class Step {
   };
 
   void collect(const Plan& plan);
+  std::int32_t add_chunk(Sequence& sequence, std::int64_t first, std::int64_t count);
   void sample(const ops::Tensor& logits);
   void note_prompt_row(const PromptRow& row, std::span<const float> logits);
   template <typename Work>
   void each_row(std::size_t count, const Work& work);
 
   LoadedModel& model_;
+  PictureEncoder pictures_;
+  std::vector<model::FeatureRun> features_;  // of one sequence
   model::RaggedBatch batch_;
   MaskWorker masks_;
   std::vector<Draw> draws_;

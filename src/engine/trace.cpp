@@ -6,6 +6,7 @@
 #include <set>
 
 #include "src/base/error.h"
+#include "src/engine/pictures.h"
 
 namespace m3::engine {
 
@@ -200,8 +201,45 @@ std::vector<std::string> trace_tensor_names(const ModelConfig& config) {
   return names;
 }
 
+namespace {
+
+// Features of all media, in the trace as fp32 and in `pictures` in the place of pixels.
+TraceTensor trace_features(LoadedModel& model, std::vector<Picture>& pictures) {
+  const std::int64_t columns = model.config().hidden_size;
+  TraceTensor tensor{DType::f32, {0, columns}, {}};
+  for (Picture& picture : pictures) {
+    const std::int64_t rows = model.tower()->feature_rows(picture.grid);
+    std::vector<float> values;
+    if (picture.features) {
+      values = *picture.features;
+    } else {
+      std::vector<std::byte> bytes = model.picture_features(picture.grid, *picture.pixels);
+      const ops::Tensor features{model.tower()->feature_dtype(), rows, columns, columns, bytes.data()};
+      values.resize(static_cast<std::size_t>(rows * columns));
+      for (std::int64_t row = 0; row < rows; ++row) copy_row(features, row, values.data() + row * columns);
+    }
+    const auto bytes = std::as_bytes(std::span(values));
+    tensor.bytes.insert(tensor.bytes.end(), bytes.begin(), bytes.end());
+    tensor.shape[0] += rows;
+    picture.features = std::make_shared<const std::vector<float>>(std::move(values));
+    picture.pixels = nullptr;
+  }
+  return tensor;
+}
+
+}  // namespace
+
 Trace trace(LoadedModel& model, const TraceOptions& options) {
+  std::vector<Picture> pictures = check_pictures(options.media, model);
+  Trace result;
+  if (!pictures.empty()) result["features"] = trace_features(model, pictures);
+  if (options.token_ids.empty() && !pictures.empty()) return result;
   check_inputs(model, options);
+  place_pictures(options.token_ids, model, pictures);
+  PictureEncoder encoder(model, 0);
+  std::vector<model::FeatureRun> features;
+  const auto row_bytes =
+      model.config().hidden_size * static_cast<std::int64_t>(dtype_size(model.backend().activation_dtype()));
   const auto tokens = static_cast<std::int64_t>(options.token_ids.size());
   std::vector<std::int64_t> positions = options.positions;
   if (positions.empty()) positions.push_back(tokens - 1);
@@ -221,7 +259,9 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
     const std::int64_t first = sequence.length();
     if (!sequence.extend(static_cast<std::int64_t>(ids.size()))) fail_internal("trace: the pool ran out of pages");
     batch.clear();
-    batch.add(ids, first, sequence.pages());
+    features.clear();
+    encoder.collect(pictures, first, static_cast<std::int64_t>(ids.size()), features);
+    batch.add(ids, first, sequence.pages(), features, row_bytes);
     return model.forward(batch, rows, use, forward);
   };
   for (std::int64_t first = 0; first < tokens; first += chunk) {
@@ -239,7 +279,7 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
       last_logits.assign(source, source + logits.columns);
     }
   }
-  Trace result = recorder.take();
+  result.merge(recorder.take());
   if (options.greedy == 0) return result;
 
   const std::int64_t vocab = model.config().vocab_size;

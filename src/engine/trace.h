@@ -6,13 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "m3/request.h"
 #include "src/base/number_formats.h"
 #include "src/engine/loaded_model.h"
 
 namespace m3::engine {
 
 struct TraceOptions {
-  std::vector<std::int32_t> token_ids;
+  std::vector<std::int32_t> token_ids;  // may be empty where there are media: their features alone
+  // Give `features` [Σ rows, hidden] f32, and stand for the placeholders among the ids. The model must be planned for
+  // them (LoadedModelOptions::vision_patches).
+  std::vector<Media> media;
   std::vector<std::int64_t> positions;  // in the order wanted; empty: the last
   // Names or families: logits, hidden (all boundaries), hidden.I, final_norm, block_ids(.L), expert_ids(.L),
   // expert_weights(.L).
@@ -32,7 +36,7 @@ struct TraceTensor {
 
 using Trace = std::map<std::string, TraceTensor>;
 
-// Throws for empty or out-of-range ids, positions past the end, unknown tensor names (lists the known), a prompt that
+// Throws for empty or out-of-range ids, media that do not fit, positions past the end, unknown tensor names (lists the known), a prompt that
 // does not fit, and non-finite logits at an asked position.
 Trace trace(LoadedModel& model, const TraceOptions& options);
 

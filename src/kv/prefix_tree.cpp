@@ -47,21 +47,23 @@ PrefixTree::PrefixTree(PagePool& pool, std::string_view model, std::uint64_t has
   for (const char c : model) root_hash_ = mix(root_hash_, static_cast<unsigned char>(c));
 }
 
-std::uint64_t PrefixTree::hash_of(const Node* parent, std::string_view salt, std::span<const std::int32_t> ids) const {
-  std::uint64_t hash = parent != nullptr ? parent->hash : root_hash_;
-  if (parent == nullptr) {
-    for (const char c : salt) hash = mix(hash, static_cast<unsigned char>(c));
+std::uint64_t PrefixTree::hash_of(const Key& key) const {
+  std::uint64_t hash = key.parent != nullptr ? key.parent->hash : root_hash_;
+  if (key.parent == nullptr) {
+    for (const char c : key.salt) hash = mix(hash, static_cast<unsigned char>(c));
   }
-  for (const std::int32_t id : ids) hash = mix(hash, static_cast<std::uint32_t>(id));
+  for (const char c : key.block_salt) hash = mix(hash, static_cast<unsigned char>(c));
+  for (const std::int32_t id : key.ids) hash = mix(hash, static_cast<std::uint32_t>(id));
   return hash & hash_mask_;
 }
 
-PrefixTree::Node* PrefixTree::find(std::uint64_t hash, const Node* parent, std::string_view salt,
-                                   std::span<const std::int32_t> ids) const {
+PrefixTree::Node* PrefixTree::find(std::uint64_t hash, const Key& key) const {
   for (auto [at, end] = index_.equal_range(hash); at != end; ++at) {
     Node& node = *at->second;
-    if (node.parent == parent && (parent != nullptr || node.salt == salt) && std::ranges::equal(node.ids, ids))
+    if (node.parent == key.parent && (key.parent != nullptr || node.salt == key.salt) &&
+        node.block_salt == key.block_salt && std::ranges::equal(node.ids, key.ids)) {
       return &node;
+    }
   }
   return nullptr;
 }
@@ -86,14 +88,16 @@ void PrefixTree::let_go(Node* last) {
 }
 
 PrefixTree::Lease PrefixTree::match(std::string_view salt, std::span<const std::int32_t> ids, std::int64_t max_blocks,
-                                    SequencePages& pages) {
+                                    SequencePages& pages, std::span<const std::string> block_salts) {
   Lease lease;
   lease.tree_ = this;
   lease.salt_ = salt;
   max_blocks = std::min(max_blocks, static_cast<std::int64_t>(ids.size()) / block_tokens);
   while (lease.blocks_ < max_blocks) {
     const auto block = ids.subspan(static_cast<std::size_t>(lease.blocks_ * block_tokens), block_tokens);
-    Node* node = find(hash_of(lease.last_, salt, block), lease.last_, salt, block);
+    const auto index = static_cast<std::size_t>(lease.blocks_);
+    const Key key{lease.last_, salt, index < block_salts.size() ? block_salts[index] : std::string_view(), block};
+    Node* node = find(hash_of(key), key);
     if (node == nullptr) break;
     hold(*node);
     lease.last_ = node;
@@ -113,12 +117,14 @@ PrefixTree::Lease PrefixTree::share(const Lease& lease) {
   return copy;
 }
 
-bool PrefixTree::extend(Lease& lease, std::span<const std::int32_t> block_ids, SequencePages& pages) {
+bool PrefixTree::extend(Lease& lease, std::span<const std::int32_t> block_ids, SequencePages& pages,
+                        std::string_view block_salt) {
   if (block_ids.size() != block_tokens) fail_internal("a block of {} tokens in the prefix cache", block_ids.size());
   if (lease.tree_ != this) fail_internal("a block for the prefix cache without a lease");
   if (lease.last_ != nullptr && lease.last_->forgotten) return false;
-  const std::uint64_t hash = hash_of(lease.last_, lease.salt_, block_ids);
-  Node* node = find(hash, lease.last_, lease.salt_, block_ids);
+  const Key key{lease.last_, lease.salt_, block_salt, block_ids};
+  const std::uint64_t hash = hash_of(key);
+  Node* node = find(hash, key);
   if (node != nullptr) {
     hold(*node);
     pages.replace(lease.blocks_, node->page);
@@ -129,6 +135,7 @@ bool PrefixTree::extend(Lease& lease, std::span<const std::int32_t> block_ids, S
     node->hash = hash;
     std::ranges::copy(block_ids, node->ids.begin());
     if (node->parent == nullptr) node->salt = lease.salt_;
+    node->block_salt = block_salt;
     node->page = pages.pages()[static_cast<std::size_t>(lease.blocks_)];
     node->holders = 1;
     node->self = self;

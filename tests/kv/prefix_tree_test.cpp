@@ -212,5 +212,32 @@ TEST(SequencePages, AForkSharesFullPagesAndCopiesThePartialOne) {
   EXPECT_THROW(second.share(first.pages()[0]), Error);  // 130 is inside a page
 }
 
+// Placeholder ids are the same for every picture; what a block's content depends on besides its ids is compared too,
+// even where every hash is equal.
+TEST(PrefixTree, BlocksWithOtherPicturesAreOthers) {
+  for (const std::uint64_t mask : {~std::uint64_t{0}, std::uint64_t{0}}) {
+    Cache cache(8, mask);
+    const std::vector<std::int32_t> ids = blocks({1, 2, 3});
+    const auto begin = [&](const std::vector<std::string>& salts) {
+      auto held = std::make_unique<Held>(cache.pool);
+      held->lease = cache.tree.match("", ids, 3, held->pages, salts);
+      const std::int64_t found = held->lease.blocks();
+      EXPECT_TRUE(held->pages.extend((3 - found) * 128));
+      for (std::int64_t block = found; block < 3; ++block) {
+        const auto at = static_cast<std::size_t>(block);
+        EXPECT_TRUE(cache.tree.extend(held->lease, std::span(ids).subspan(at * 128, 128), held->pages,
+                                      at < salts.size() ? salts[at] : std::string()));
+      }
+      return found;
+    };
+    EXPECT_EQ(begin({"", "a"}), 0);
+    EXPECT_EQ(begin({"", "a"}), 3);
+    EXPECT_EQ(begin({"", "b"}), 1);  // the block before the picture is shared, the one after it is not
+    EXPECT_EQ(begin({"", "b"}), 3);
+    EXPECT_EQ(begin({}), 1);
+    EXPECT_EQ(begin({"", "a", "c"}), 2);
+  }
+}
+
 }  // namespace
 }  // namespace m3::kv

@@ -51,7 +51,6 @@ std::vector<std::int32_t> GoldenCase::ints(const std::string& name) const {
 std::vector<std::int64_t> GoldenCase::shape(const std::string& name) const { return tensor(name).shape; }
 
 VisionCase::VisionCase(const std::string& name) : GoldenCase(name, "vision.safetensors") {
-  constexpr std::int64_t columns = 1176;
   const auto meta = nlohmann::json::parse(read_file(goldens() / name / "meta.json"));
   const std::vector<std::int32_t> grids = ints("grids");
   const std::vector<std::int32_t> is_video = ints("is_video");

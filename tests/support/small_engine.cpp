@@ -27,11 +27,20 @@ const Tokenizer& tokenizer() {
 }  // namespace
 
 std::shared_ptr<engine::LoadedModel> small_model(const SmallOptions& options) {
-  static const TemporaryDirectory directory;
+  static const TemporaryDirectory plain, seeing;
   static const bool written = [] {
     nlohmann::json config = small_config();
     config["text_config"]["vocab_size"] = vocab;
-    write_seeded_checkpoint(directory.path(), config.dump(), 7);
+    write_seeded_checkpoint(plain.path(), config.dump(), 7);
+    config["vision_config"] = {{"hidden_size", 160},
+                               {"num_hidden_layers", 2},
+                               {"num_attention_heads", 2},
+                               {"intermediate_size", 96},
+                               {"projection_dim", config["text_config"]["hidden_size"]}};
+    config["projector_hidden_size"] = 96;
+    config["image_token_index"] = 310;
+    config["video_token_index"] = 311;
+    write_seeded_checkpoint(seeing.path(), config.dump(), 7);
     return true;
   }();
   static_cast<void>(written);
@@ -39,24 +48,27 @@ std::shared_ptr<engine::LoadedModel> small_model(const SmallOptions& options) {
   load.device = options.device;
   load.threads = 2;
   load.max_model_len = options.context;
+  load.vision_patches = options.vision ? 256 : 0;
   load.max_batched_tokens = options.step_tokens;
   load.max_sequences = engine::running_limit(options.sequences, options.step_tokens);
   load.max_logits_rows = engine::logits_rows(options.sequences, options.step_tokens);
   load.wanted_contexts = load.max_sequences;
   constexpr std::int64_t page_bytes = (3 * 2 * 2 + 2) * 128 * 128 * 2;  // K and V of two heads, two layers' index-K
   load.cache_bytes = options.pages * page_bytes;
-  auto model = std::make_shared<engine::LoadedModel>(Checkpoint::open(directory.path()), load);
+  auto model = std::make_shared<engine::LoadedModel>(Checkpoint::open((options.vision ? seeing : plain).path()), load);
   if (options.pages > 0 && model->pages().pages() != options.pages)
     fail_internal("{} pages where {} were wanted", model->pages().pages(), options.pages);
   return model;
 }
 
 std::unique_ptr<engine::LocalEngine> small_engine(const SmallOptions& options) {
-  return std::make_unique<engine::LocalEngine>(small_model(options), tokenizer(), GenerationConfig{},
-                                               engine::LocalEngineOptions{.max_num_seqs = options.sequences,
-                                                                          .max_queued_requests = options.queued,
-                                                                          .enable_prefix_caching = options.prefix_cache,
-                                                                          .before_step = options.before_step});
+  return std::make_unique<engine::LocalEngine>(
+      small_model(options), tokenizer(), GenerationConfig{},
+      engine::LocalEngineOptions{.max_num_seqs = options.sequences,
+                                 .max_queued_requests = options.queued,
+                                 .enable_prefix_caching = options.prefix_cache,
+                                 .feature_cache_bytes = options.feature_cache_bytes,
+                                 .before_step = options.before_step});
 }
 
 struct Replies::State {

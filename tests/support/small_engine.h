@@ -20,6 +20,8 @@ struct SmallOptions {
   std::int64_t context = 640;
   bool prefix_cache = true;
   std::int64_t queued = 1024;
+  bool vision = false;  // a tower with two layers; placeholders are 310 (image) and 311 (video)
+  std::int64_t feature_cache_bytes = std::int64_t{1} << 20;
   std::function<void(std::int64_t step)> before_step = {};
 };
 

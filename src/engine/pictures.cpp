@@ -1,0 +1,220 @@
+#include "src/engine/pictures.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "src/base/error.h"
+
+namespace m3::engine {
+
+namespace {
+
+constexpr std::int64_t block_tokens = 128;
+
+const char* kind_name(Media::Kind kind) { return kind == Media::Kind::image ? "image" : "video"; }
+
+std::string sha256(std::string_view head, std::span<const std::byte> bytes) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned size = 0;
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1 ||
+      EVP_DigestUpdate(context.get(), head.data(), head.size()) != 1 ||
+      EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) != 1 ||
+      EVP_DigestFinal_ex(context.get(), digest.data(), &size) != 1) {
+    fail_internal("hashing a picture failed");
+  }
+  return {reinterpret_cast<const char*>(digest.data()), size};
+}
+
+// The grid is part of every key: the same values in another shape are another picture.
+std::string key_of(const Media& media) {
+  const std::string head = fmt::format("{} {} {} {};", media.pixels ? "pixels" : "features", media.t, media.h, media.w);
+  if (!media.key.empty()) return head + media.key;
+  return sha256(head, std::as_bytes(std::span(media.pixels ? *media.pixels : *media.features)));
+}
+
+void check_values(const Media& media, std::size_t index, const model::PatchGrid& grid, const model::VisionTower& tower,
+                  std::int64_t most_patches) {
+  const char* kind = kind_name(media.kind);
+  if (media.kind == Media::Kind::image && media.t != 1)
+    fail_usage("media {}: an image of {} temporal groups; it has one", index, media.t);
+  try {
+    tower.check(grid);
+  } catch (const Error& error) {
+    fail_usage("media {}: {}", index, error.what());
+  }
+  if ((media.pixels != nullptr) == (media.features != nullptr)) {
+    fail_usage("media {}: give the {}'s pixels or its features, one of the two", index, kind);
+  }
+  if (media.pixels && tower.segment_patches(grid) > most_patches) {
+    fail_usage(
+        "media {}: {} patches of the {} attend to each other, but memory was planned for {}; make it smaller or raise "
+        "--max-picture-patches",
+        index, tower.segment_patches(grid), kind, most_patches);
+  }
+  const auto& values = media.pixels ? *media.pixels : *media.features;
+  const std::int64_t expected =
+      media.pixels ? grid.patches() * tower.pixel_columns() : tower.feature_rows(grid) * tower.feature_columns();
+  if (std::ssize(values) != expected) {
+    fail_usage("media {}: {} {} values where {} x {} x {} patches have {}", index, values.size(),
+               media.pixels ? "pixel" : "feature", grid.t, grid.h, grid.w, expected);
+  }
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+    fail_usage("media {}: a value of the {} is not a finite number", index, kind);
+}
+
+// Hands the placeholders of one kind to its pictures, in order.
+void place(std::span<const TokenId> prompt_ids, Media::Kind kind, TokenId placeholder, const model::VisionTower& tower,
+           std::vector<Picture>& pictures) {
+  std::int64_t expected = 0;  // feature rows
+  for (const Picture& picture : pictures) {
+    if (picture.kind == kind) expected += tower.feature_rows(picture.grid);
+  }
+  std::size_t next = 0;    // picture
+  std::int64_t row = 0;    // of it
+  std::int64_t found = 0;  // placeholders
+  for (std::size_t position = 0; position < prompt_ids.size(); ++position) {
+    if (placeholder < 0 || prompt_ids[position] != placeholder) continue;
+    if (++found > expected) continue;
+    while (pictures[next].kind != kind || row == tower.feature_rows(pictures[next].grid)) {
+      ++next;
+      row = 0;
+    }
+    std::vector<Picture::Run>& runs = pictures[next].runs;
+    const auto at = static_cast<std::int64_t>(position);
+    if (runs.empty() || runs.back().first + runs.back().count != at) runs.push_back({at, 0, row});
+    ++runs.back().count;
+    ++row;
+  }
+  if (found != expected) {
+    fail_usage("the prompt has {} placeholders (id {}) for {}s whose features are {} rows; the numbers must be equal",
+               found, placeholder, kind_name(kind), expected);
+  }
+}
+
+}  // namespace
+
+std::vector<Picture> check_pictures(std::span<const Media> media, const LoadedModel& model) {
+  if (media.empty()) return {};
+  if (model.tower() == nullptr) fail_usage("{}", model.no_pictures());
+  std::vector<Picture> pictures;
+  for (std::size_t i = 0; i < media.size(); ++i) {
+    const model::PatchGrid grid{media[i].t, media[i].h, media[i].w};
+    check_values(media[i], i, grid, *model.tower(), model.vision_patches());
+    pictures.push_back({.kind = media[i].kind,
+                        .grid = grid,
+                        .pixels = media[i].pixels,
+                        .features = media[i].features,
+                        .key = key_of(media[i]),
+                        .runs = {},
+                        .rows = nullptr});
+  }
+  return pictures;
+}
+
+void place_pictures(std::span<const TokenId> prompt_ids, const LoadedModel& model, std::vector<Picture>& pictures) {
+  if (model.tower() == nullptr) return;  // and so there are no pictures
+  const VisionConfig& vision = *model.config().vision;
+  place(prompt_ids, Media::Kind::image, vision.image_token_id, *model.tower(), pictures);
+  place(prompt_ids, Media::Kind::video, vision.video_token_id, *model.tower(), pictures);
+}
+
+std::vector<Picture> take_pictures(Request& request, const LoadedModel& model) {
+  std::vector<Picture> pictures = check_pictures(request.media, model);
+  place_pictures(request.prompt_ids, model, pictures);
+  request.media.clear();
+  return pictures;
+}
+
+std::vector<std::string> block_salts(const std::vector<Picture>& pictures) {
+  std::vector<std::string> salts;
+  for (const Picture& picture : pictures) {
+    std::int64_t done = -1;  // the last block that has this picture's key
+    for (const Picture::Run& run : picture.runs) {
+      const std::int64_t last = (run.first + run.count - 1) / block_tokens;
+      for (std::int64_t block = std::max(run.first / block_tokens, done + 1); block <= last; ++block) {
+        if (block >= std::ssize(salts)) salts.resize(static_cast<std::size_t>(block) + 1);
+        // With its length, so that two lists of keys never read the same.
+        salts[static_cast<std::size_t>(block)] += fmt::format("{}:", picture.key.size()) + picture.key;
+        done = block;
+      }
+    }
+  }
+  return salts;
+}
+
+FeatureRows FeatureCache::find(const std::string& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return found->second->rows;
+}
+
+void FeatureCache::keep(const std::string& key, FeatureRows rows) {
+  const std::int64_t size = std::ssize(*rows);
+  if (size > limit_ || by_key_.contains(key)) return;
+  while (bytes_ + size > limit_) {
+    bytes_ -= std::ssize(*entries_.back().rows);
+    by_key_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+  entries_.push_front({key, std::move(rows)});
+  by_key_.emplace(key, entries_.begin());
+  bytes_ += size;
+}
+
+FeatureRows PictureEncoder::features_of(const Picture& picture) {
+  if (FeatureRows kept = cache_.find(picture.key)) {
+    ++reused_;
+    return kept;
+  }
+  FeatureRows rows;
+  if (picture.pixels) {
+    rows = std::make_shared<const std::vector<std::byte>>(model_.picture_features(picture.grid, *picture.pixels));
+    ++encoded_;
+  } else {
+    const bool wide = model_.tower()->feature_dtype() == DType::f32;
+    std::vector<std::byte> bytes(picture.features->size() * (wide ? 4 : 2));
+    for (std::size_t i = 0; i < picture.features->size(); ++i) {
+      const float value = (*picture.features)[i];
+      const bf16 rounded = to_bf16(value);
+      if (wide) {
+        std::memcpy(bytes.data() + 4 * i, &value, 4);
+      } else {
+        std::memcpy(bytes.data() + 2 * i, &rounded, 2);
+      }
+    }
+    rows = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  }
+  cache_.keep(picture.key, rows);
+  return rows;
+}
+
+void PictureEncoder::collect(std::vector<Picture>& pictures, std::int64_t first, std::int64_t count,
+                             std::vector<model::FeatureRun>& runs) {
+  const auto begin = static_cast<std::ptrdiff_t>(runs.size());
+  for (Picture& picture : pictures) {
+    for (const Picture::Run& run : picture.runs) {
+      if (run.first >= first + count || run.first + run.count <= first) continue;
+      if (!picture.rows) picture.rows = features_of(picture);
+      const std::int64_t row_bytes = std::ssize(*picture.rows) / model_.tower()->feature_rows(picture.grid);
+      runs.push_back({run.first, run.count, picture.rows->data() + run.row * row_bytes});
+    }
+  }
+  std::sort(runs.begin() + begin, runs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+}
+
+void PictureEncoder::release(std::vector<Picture>& pictures, std::int64_t position) {
+  for (Picture& picture : pictures) {
+    if (!picture.runs.empty() && picture.runs.back().first + picture.runs.back().count <= position)
+      picture.rows = nullptr;
+  }
+}
+
+}  // namespace m3::engine

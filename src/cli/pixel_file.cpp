@@ -1,8 +1,11 @@
 #include "src/cli/pixel_file.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "src/base/error.h"
+#include "src/base/mapped_file.h"
 #include "src/checkpoint/aligned_store.h"
 #include "src/checkpoint/safetensors.h"
 
@@ -28,8 +31,13 @@ std::vector<std::int64_t> integers(const std::string& path, const StoredTensor& 
   return values;
 }
 
-const StoredTensor& tensor_of(const std::string& path, const TensorFiles& file, const char* name) {
-  const StoredTensor* tensor = file.find(name);
+const StoredTensor* find(const std::vector<StoredTensor>& tensors, std::string_view name) {
+  const auto found = std::ranges::find(tensors, name, &StoredTensor::name);
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+const StoredTensor& tensor_of(const std::string& path, const std::vector<StoredTensor>& tensors, const char* name) {
+  const StoredTensor* tensor = find(tensors, name);
   if (tensor == nullptr) fail("{}: no tensor {}; a file of patches has pixel_values and grid", path, name);
   return *tensor;
 }
@@ -37,16 +45,21 @@ const StoredTensor& tensor_of(const std::string& path, const TensorFiles& file, 
 }  // namespace
 
 std::vector<Media> read_pixel_file(const std::string& path) {
-  const TensorFiles file = TensorFiles::open_file(path);
-  const StoredTensor& pixels = tensor_of(path, file, "pixel_values");
-  const StoredTensor& grid = tensor_of(path, file, "grid");
+  const MappedFile file(path);
+  return parse_pixel_file(file.bytes(), path);
+}
+
+std::vector<Media> parse_pixel_file(std::span<const std::byte> bytes, const std::string& path) {
+  const std::vector<StoredTensor> tensors = parse_safetensors(bytes, path);
+  const StoredTensor& pixels = tensor_of(path, tensors, "pixel_values");
+  const StoredTensor& grid = tensor_of(path, tensors, "grid");
   if ((pixels.dtype != DType::f32 && pixels.dtype != DType::bf16) || pixels.shape.size() != 2) {
     fail("{}: pixel_values is {}; expected F32 or BF16 [patches, values of a patch]", path, describe(pixels));
   }
   if (grid.shape.size() != 2 || grid.shape[1] != 3) fail("{}: grid is {}; expected [n, 3]", path, describe(grid));
   const std::vector<std::int64_t> sides = integers(path, grid);
   std::vector<std::int64_t> is_video;
-  if (const StoredTensor* tensor = file.find("is_video")) {
+  if (const StoredTensor* tensor = find(tensors, "is_video")) {
     is_video = integers(path, *tensor);
     if (std::ssize(is_video) != grid.shape[0])
       fail("{}: is_video is {}; expected one number for each of the {} rows of grid", path, describe(*tensor),

@@ -1,6 +1,8 @@
 // Pictures as files of patches, for m3 trace --pixels.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,5 +15,7 @@ namespace m3::cli {
 // them, `is_video` of the same types [n]; without it, more than one group is a video. Errors name the file and the
 // tensor.
 std::vector<Media> read_pixel_file(const std::string& path);
+// The same of a file's bytes; `path` names it in errors.
+std::vector<Media> parse_pixel_file(std::span<const std::byte> bytes, const std::string& path);
 
 }  // namespace m3::cli

@@ -33,12 +33,11 @@ int placeholder(const JsonFields& top, const char* published, const char* resave
 }
 
 double rope_theta(const JsonFields& vision) {
-  double theta = vision.number("rope_theta").value_or(10000);
-  if (const auto rope = vision.object("rope_parameters")) {
-    rope->only_one_of("rope_type", {"axial", "default"});
-    theta = rope->number("rope_theta").value_or(theta);
-  }
-  if (!(theta > 1) || theta > 1e12) vision.refuse("rope_theta", "a number between 1 and 1e12");
+  const auto rope = vision.object("rope_parameters");
+  if (rope) rope->only_one_of("rope_type", {"axial", "default"});
+  const JsonFields& where = rope && rope->has("rope_theta") ? *rope : vision;
+  const double theta = where.number("rope_theta").value_or(10000);
+  if (!(theta > 1) || theta > 1e12) where.refuse("rope_theta", "a number between 1 and 1e12");
   return theta;
 }
 

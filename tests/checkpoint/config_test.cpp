@@ -88,6 +88,30 @@ TEST(Config, Published) {
   ASSERT_TRUE(config.vision);
   EXPECT_EQ(config.vision->hidden_size, 1280);
   EXPECT_EQ(config.vision->projector_hidden_size, 6144);
+  EXPECT_EQ(config.vision->head_dim(), 80);
+  EXPECT_EQ(config.vision->patch_elements(), 1176);
+  EXPECT_EQ(config.vision->layer_norm_eps, 1e-5f);
+  EXPECT_EQ(config.vision->rope_theta, 10000);
+  EXPECT_EQ(config.vision->segment_max_frames, 4);
+  EXPECT_EQ(config.vision->image_token_id, 200025);
+  EXPECT_EQ(config.vision->video_token_id, 200026);
+}
+
+TEST(Config, VisionInTheResavedSpelling) {
+  Json config = test::published_config();
+  config.erase("image_token_index");
+  config.erase("video_token_index");
+  config["image_token_id"] = 7;
+  config["vision_config"].erase("rope_theta");
+  config["vision_config"].erase("vision_segment_max_frames");
+  config["vision_config"]["rope_parameters"] = {{"rope_type", "axial"}, {"rope_theta", 500.0}};
+  const ModelConfig parsed = parse(config);
+  EXPECT_EQ(parsed.vision->image_token_id, 7);
+  EXPECT_EQ(parsed.vision->video_token_id, 200026);
+  EXPECT_EQ(parsed.vision->rope_theta, 500);
+  EXPECT_EQ(parsed.vision->segment_max_frames, 4);
+  config["image_token_id"] = 300000;  // outside the vocabulary: no place for a picture
+  EXPECT_EQ(parse(config).vision->image_token_id, -1);
 }
 
 bool same_layers(const ModelConfig& a, const ModelConfig& b) {

@@ -10,6 +10,9 @@ find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit) # for m3_cli alone
+# For m3_vision alone.
+pkg_check_modules(image_decoders REQUIRED IMPORTED_TARGET libjpeg libpng libwebp libwebpdemux)
+pkg_check_modules(ffmpeg REQUIRED IMPORTED_TARGET libavformat libavcodec libswscale libavutil)
 
 add_library(m3_dependencies INTERFACE)
 target_link_libraries(m3_dependencies INTERFACE Threads::Threads nlohmann_json::nlohmann_json fmt::fmt

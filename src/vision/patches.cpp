@@ -67,28 +67,36 @@ std::vector<Segment> segments(const Grid& grid, std::int64_t max_groups) {
 
 std::string timestamp_text(double seconds) { return fmt::format("]<]{:.1f} seconds[>[", seconds); }
 
-Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels) {
+void write_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels, float* out) {
   check(frames, shape);
-  const auto count = static_cast<std::int64_t>(frames.size());
-  Pixels result;
-  result.grid = {(count + shape.temporal - 1) / shape.temporal, frames[0].height / shape.patch,
-                 frames[0].width / shape.patch};
-  result.values.resize(static_cast<std::size_t>(result.grid.patches() * shape.values()));
   const std::ptrdiff_t area = std::ptrdiff_t{shape.patch} * shape.patch;
-  float* out = result.values.data();
-  for (std::int64_t t = 0; t < result.grid.t; ++t) {
-    for (std::int64_t by = 0; by < result.grid.h; by += shape.merge) {
-      for (std::int64_t bx = 0; bx < result.grid.w; bx += shape.merge) {
-        for (int inside = 0; inside < shape.merge * shape.merge; ++inside, out += shape.values()) {
-          const int y = static_cast<int>(by + inside / shape.merge) * shape.patch;
-          const int x = static_cast<int>(bx + inside % shape.merge) * shape.patch;
-          for (int f = 0; f < shape.temporal; ++f) {
-            const Picture& frame = frames[static_cast<std::size_t>(std::min(t * shape.temporal + f, count - 1))];
-            write_patch(frame, y, x, shape, levels, out + f * area, shape.temporal * area);
-          }
+  const int rows = frames[0].height / shape.patch;
+  const int columns = frames[0].width / shape.patch;
+  for (int by = 0; by < rows; by += shape.merge) {
+    for (int bx = 0; bx < columns; bx += shape.merge) {
+      for (int inside = 0; inside < shape.merge * shape.merge; ++inside, out += shape.values()) {
+        const int y = (by + inside / shape.merge) * shape.patch;
+        const int x = (bx + inside % shape.merge) * shape.patch;
+        for (int f = 0; f < shape.temporal; ++f) {
+          const Picture& frame = frames[std::min(static_cast<std::size_t>(f), frames.size() - 1)];
+          write_patch(frame, y, x, shape, levels, out + f * area, shape.temporal * area);
         }
       }
     }
+  }
+}
+
+Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels) {
+  check(frames, shape);
+  Pixels result;
+  const auto temporal = static_cast<std::size_t>(shape.temporal);
+  result.grid = {static_cast<std::int64_t>((frames.size() + temporal - 1) / temporal), frames[0].height / shape.patch,
+                 frames[0].width / shape.patch};
+  result.values.resize(static_cast<std::size_t>(result.grid.patches() * shape.values()));
+  float* out = result.values.data();
+  for (std::size_t first = 0; first < frames.size(); first += temporal) {
+    write_group(frames.subspan(first, std::min(temporal, frames.size() - first)), shape, levels, out);
+    out += result.grid.h * result.grid.w * shape.values();
   }
   return result;
 }

@@ -1,0 +1,400 @@
+// FFmpeg's libraries, reading from memory and from nothing else.
+extern "C" {
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/display.h>
+#include <libavutil/imgutils.h>
+#include <libavutil/pixdesc.h>
+#include <libswscale/swscale.h>
+}
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "src/base/error.h"
+#include "src/vision/image_decoders.h"
+#include "src/vision/orientation.h"
+#include "src/vision/video_frames.h"
+
+namespace m3::vision {
+
+namespace {
+
+// Times that differ by less are the same.
+constexpr double same_time = 1e-6;
+
+template <auto Free>
+struct Release {
+  template <typename T>
+  void operator()(T* object) const {
+    Free(&object);
+  }
+};
+using Packet = std::unique_ptr<AVPacket, Release<av_packet_free>>;
+using Frame = std::unique_ptr<AVFrame, Release<av_frame_free>>;
+using Codec = std::unique_ptr<AVCodecContext, Release<avcodec_free_context>>;
+
+template <typename T>
+T* allocated(T* object) {
+  if (object == nullptr) fail_resource("video: out of memory");
+  return object;
+}
+
+// FFmpeg's name of the format; it reads no other.
+const char* format_name(MediaType type) {
+  switch (type) {
+    case MediaType::iso_media: return "mov";
+    case MediaType::matroska: return "matroska";
+    case MediaType::gif: return "gif";
+    case MediaType::avi: return "avi";
+    case MediaType::mpeg_ts: return "mpegts";
+    case MediaType::mpeg_ps: return "mpeg";
+    case MediaType::flv: return "flv";
+    case MediaType::ogg: return "ogg";
+    case MediaType::asf: return "asf";
+    default: return "";
+  }
+}
+
+std::string reason(int code) {
+  char text[AV_ERROR_MAX_STRING_SIZE] = {};
+  av_strerror(code, text, sizeof text);
+  return text;
+}
+
+// An open container over bytes in memory, and its video stream.
+class Container {
+ public:
+  Container(std::span<const std::byte> bytes, MediaType type, const VideoLimits& limits) : bytes_(bytes), type_(type) {
+    constexpr int buffer_size = 1 << 15;
+    auto* buffer = static_cast<unsigned char*>(allocated(av_malloc(buffer_size)));
+    io_ = avio_alloc_context(buffer, buffer_size, 0, this, read, nullptr, seek);
+    if (io_ == nullptr) av_free(buffer);
+    allocated(io_);
+    try {
+      open(limits);
+    } catch (...) {
+      close();
+      throw;
+    }
+  }
+  ~Container() { close(); }
+  Container(const Container&) = delete;
+  Container& operator=(const Container&) = delete;
+
+  AVStream& stream() const { return *context_->streams[stream_]; }
+
+  // The next packet of the video stream; false at the end.
+  bool next(AVPacket& packet) {
+    for (;;) {
+      av_packet_unref(&packet);
+      const int status = av_read_frame(context_, &packet);
+      if (status == AVERROR_EOF) return false;
+      if (status < 0) refuse("damaged or cut short", status);
+      if (packet.stream_index != stream_) continue;
+      // Streams that are cut anywhere are the rule for broadcasts alone.
+      if ((packet.flags & AV_PKT_FLAG_CORRUPT) != 0 && type_ != MediaType::mpeg_ts && type_ != MediaType::mpeg_ps) {
+        refuse("damaged or cut short");
+      }
+      return true;
+    }
+  }
+
+  [[noreturn]] void refuse(const char* what, int code = 0) const {
+    if (code == 0) fail("{}: {}", media_type_name(type_), what);
+    fail("{}: {} ({})", media_type_name(type_), what, reason(code));
+  }
+
+ private:
+  static int read(void* self, std::uint8_t* out, int size) {
+    auto& from = *static_cast<Container*>(self);
+    const auto count = std::min<std::size_t>(static_cast<std::size_t>(size), from.bytes_.size() - from.at_);
+    if (count == 0) return AVERROR_EOF;
+    std::memcpy(out, from.bytes_.data() + from.at_, count);
+    from.at_ += count;
+    return static_cast<int>(count);
+  }
+
+  static std::int64_t seek(void* self, std::int64_t offset, int whence) {
+    auto& from = *static_cast<Container*>(self);
+    const auto size = static_cast<std::int64_t>(from.bytes_.size());
+    switch (whence & ~AVSEEK_FORCE) {
+      case AVSEEK_SIZE: return size;
+      case SEEK_SET: break;
+      case SEEK_CUR: offset += static_cast<std::int64_t>(from.at_); break;
+      case SEEK_END: offset += size; break;
+      default: return AVERROR(EINVAL);
+    }
+    if (offset < 0 || offset > size) return AVERROR(EINVAL);
+    from.at_ = static_cast<std::size_t>(offset);
+    return offset;
+  }
+
+  // A file must not name others to read.
+  static int deny(AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) { return AVERROR(EPERM); }
+
+  void open(const VideoLimits& limits) {
+    const AVInputFormat* format = av_find_input_format(format_name(type_));
+    if (format == nullptr) refuse("these FFmpeg libraries do not read it");
+    context_ = allocated(avformat_alloc_context());
+    context_->pb = io_;
+    context_->io_open = deny;
+    context_->flags |= AVFMT_FLAG_CUSTOM_IO;
+    context_->max_streams = 64;
+    // On failure it frees the context.
+    if (const int status = avformat_open_input(&context_, "", format, nullptr); status < 0) {
+      refuse("damaged or cut short", status);
+    }
+    for (unsigned i = 0; i < context_->nb_streams; ++i) {
+      AVStream& stream = *context_->streams[i];
+      if (stream.codecpar->codec_type != AVMEDIA_TYPE_VIDEO) {
+        stream.discard = AVDISCARD_ALL;
+      } else if (stream.codecpar->width > 0 && stream.codecpar->height > 0) {
+        check_declared_size(stream.codecpar->width, stream.codecpar->height, limits.pixels, type_);
+      }
+    }
+    if (const int status = avformat_find_stream_info(context_, nullptr); status < 0) {
+      refuse("damaged or cut short", status);
+    }
+    stream_ = av_find_best_stream(context_, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
+    if (stream_ < 0 || (stream().disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) refuse("no video in it");
+    check_declared_size(stream().codecpar->width, stream().codecpar->height, limits.pixels, type_);
+  }
+
+  void close() {
+    avformat_close_input(&context_);
+    if (io_ != nullptr) av_freep(&io_->buffer);
+    avio_context_free(&io_);
+  }
+
+  std::span<const std::byte> bytes_;
+  MediaType type_;
+  std::size_t at_ = 0;
+  AVIOContext* io_ = nullptr;
+  AVFormatContext* context_ = nullptr;
+  int stream_ = -1;
+};
+
+int orientation_of(const AVStream& stream) {
+  std::size_t size = 0;
+  const auto* bytes = av_stream_get_side_data(&stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+  if (bytes == nullptr || size < 9 * sizeof(std::int32_t)) return 1;
+  std::int32_t matrix[9];
+  std::memcpy(matrix, bytes, sizeof matrix);
+  // Where the x and y axes go: multiples of a right angle, mirrored or not; anything else is left alone.
+  const auto sign = [](std::int32_t value) { return (value > 0) - (value < 0); };
+  const int a = sign(matrix[0]), b = sign(matrix[1]), c = sign(matrix[3]), d = sign(matrix[4]);
+  if (a != 0 && d != 0 && b == 0 && c == 0) return a > 0 ? (d > 0 ? 1 : 4) : (d > 0 ? 2 : 3);
+  if (b != 0 && c != 0 && a == 0 && d == 0) return b > 0 ? (c > 0 ? 5 : 6) : (c > 0 ? 8 : 7);
+  return 1;
+}
+
+// Pictures of frames: colours by what the stream says of its matrix and range, transparency on white.
+class Converter {
+ public:
+  ~Converter() { sws_freeContext(context_); }
+
+  Picture convert(const AVFrame& frame) {
+    const auto format = static_cast<AVPixelFormat>(frame.format);
+    const AVPixFmtDescriptor* description = av_pix_fmt_desc_get(format);
+    const bool alpha = description != nullptr && (description->flags & AV_PIX_FMT_FLAG_ALPHA) != 0;
+    // Rows end on a full vector, which swscale may write to.
+    Frame out(allocated(av_frame_alloc()));
+    out->format = alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
+    out->width = frame.width;
+    out->height = frame.height;
+    if (av_frame_get_buffer(out.get(), 64) < 0) fail_resource("video: out of memory");
+    context_ = sws_getCachedContext(context_, frame.width, frame.height, format, frame.width, frame.height,
+                                    static_cast<AVPixelFormat>(out->format),
+                                    SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, nullptr, nullptr, nullptr);
+    if (context_ == nullptr) fail("video: frames of a kind that cannot become RGB");
+    const int* matrix = sws_getCoefficients(frame.colorspace);
+    const bool full = frame.color_range == AVCOL_RANGE_JPEG || format == AV_PIX_FMT_YUVJ420P ||
+                      format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P || format == AV_PIX_FMT_YUVJ440P;
+    sws_setColorspaceDetails(context_, matrix, full, matrix, 1, 0, 1 << 16, 1 << 16);
+    sws_scale(context_, frame.data, frame.linesize, 0, frame.height, out->data, out->linesize);
+
+    Picture picture = {frame.width, frame.height, {}};
+    const auto row = static_cast<std::size_t>(frame.width) * 3;
+    picture.rgb.resize(row * static_cast<std::size_t>(frame.height));
+    for (int y = 0; y < frame.height; ++y) {
+      const std::uint8_t* in = out->data[0] + std::ptrdiff_t{y} * out->linesize[0];
+      std::uint8_t* to = picture.rgb.data() + static_cast<std::size_t>(y) * row;
+      if (alpha) {
+        put_on_white(in, static_cast<std::size_t>(frame.width), to);
+      } else {
+        std::memcpy(to, in, row);
+      }
+    }
+    return picture;
+  }
+
+ private:
+  SwsContext* context_ = nullptr;
+};
+
+int decoder_threads() {
+#if defined(__SANITIZE_THREAD__)
+  return 1;  // its locks are unknown there
+#else
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+#endif
+}
+
+class LibavFrames final : public VideoFrames {
+ public:
+  LibavFrames(std::span<const std::byte> bytes, MediaType of, const VideoLimits& limits)
+      : bytes_(bytes), limits_(limits) {
+    static const bool quiet = (av_log_set_level(AV_LOG_QUIET), true);
+    static_cast<void>(quiet);
+    type = of;
+    Container container(bytes_, type, limits_);
+    const AVStream& stream = container.stream();
+    if (avcodec_find_decoder(stream.codecpar->codec_id) == nullptr) {
+      fail("{}: these FFmpeg libraries do not decode {}", media_type_name(type),
+           avcodec_get_name(stream.codecpar->codec_id));
+    }
+    codec = avcodec_get_name(stream.codecpar->codec_id);
+    stored = {stream.codecpar->width, stream.codecpar->height};
+    orientation = orientation_of(stream);
+    read_index(container);
+  }
+
+  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) override {
+    Container container(bytes_, type, limits_);
+    Codec decoder = open_decoder(container.stream());
+    Packet packet(allocated(av_packet_alloc()));
+    Frame frame(allocated(av_frame_alloc()));
+    Frame last(allocated(av_frame_alloc()));  // decoded and not handed over
+    Converter converter;
+    std::size_t at = 0;
+    double now = 0;
+    const auto hand_over = [&](const AVFrame& decoded) {
+      take(turn_upright(converter.convert(decoded), orientation), now);
+    };
+    bool taken = false;
+    bool more = true;
+    while (more && at < wanted.size()) {
+      more = container.next(*packet);
+      check(avcodec_send_packet(decoder.get(), more ? packet.get() : nullptr));
+      while (at < wanted.size() && avcodec_receive(*decoder, *frame)) {
+        now = std::max(now, seconds_of(*frame, now));
+        av_frame_unref(last.get());
+        if (now < starts[wanted[at]] - same_time) {
+          av_frame_move_ref(last.get(), frame.get());
+          continue;
+        }
+        hand_over(*frame);
+        taken = true;
+        while (at < wanted.size() && starts[wanted[at]] <= now + same_time) ++at;
+      }
+    }
+    if (at < wanted.size() && last->data[0] != nullptr) {
+      hand_over(*last);
+      taken = true;
+    }
+    if (!taken) container.refuse("no frame could be decoded");
+  }
+
+ private:
+  // Times of all frames, from the packets alone.
+  void read_index(Container& container) {
+    const AVStream& stream = container.stream();
+    Packet packet(allocated(av_packet_alloc()));
+    std::vector<std::int64_t> times;
+    bool timed = true;
+    while (container.next(*packet)) {
+      if ((packet->flags & AV_PKT_FLAG_DISCARD) != 0) continue;
+      const std::int64_t time = packet->pts != AV_NOPTS_VALUE ? packet->pts : packet->dts;
+      timed = timed && time != AV_NOPTS_VALUE;
+      times.push_back(time);
+      if (static_cast<std::int64_t>(times.size()) > limits_.frames) container.refuse("too many frames");
+    }
+    if (times.empty()) container.refuse("no frames in it");
+    tick_ = stream.time_base;
+    const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : AVRational{25, 1};
+    frame_seconds_ = static_cast<double>(rate.den) / rate.num;
+    if (timed) {
+      std::ranges::sort(times);
+      first_ = times.front();
+      times.erase(std::unique(times.begin(), times.end()), times.end());
+      for (const std::int64_t time : times) starts.push_back(seconds(time));
+    } else {
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        starts.push_back(static_cast<double>(static_cast<std::int64_t>(i) * rate.den) / rate.num);
+      }
+    }
+    if (!std::isfinite(starts.back()) || starts.back() > 1e7) container.refuse("times that make no sense");
+    timed_ = timed;
+  }
+
+  // The product is exact for every sensible time, so this is the quotient's nearest double.
+  double seconds(std::int64_t time) const {
+    return (static_cast<double>(time) - static_cast<double>(first_)) * tick_.num / tick_.den;
+  }
+
+  double seconds_of(const AVFrame& frame, double before) {
+    const bool first = std::exchange(first_frame_, false);
+    if (timed_ && frame.best_effort_timestamp != AV_NOPTS_VALUE) return seconds(frame.best_effort_timestamp);
+    return first ? 0 : before + frame_seconds_;
+  }
+
+  Codec open_decoder(const AVStream& stream) const {
+    const AVCodec* found = avcodec_find_decoder(stream.codecpar->codec_id);
+    Codec context(allocated(avcodec_alloc_context3(found)));
+    context->thread_count = decoder_threads();
+    context->max_pixels = limits_.pixels;
+    context->pkt_timebase = stream.time_base;
+    int status = avcodec_parameters_to_context(context.get(), stream.codecpar);
+    if (status >= 0) status = avcodec_open2(context.get(), found, nullptr);
+    check(status);
+    return context;
+  }
+
+  bool avcodec_receive(AVCodecContext& decoder, AVFrame& frame) const {
+    const int status = avcodec_receive_frame(&decoder, &frame);
+    if (status == AVERROR(EAGAIN) || status == AVERROR_EOF) return false;
+    check(status);
+    if (status < 0) return false;
+    const int damage = FF_DECODE_ERROR_INVALID_BITSTREAM | FF_DECODE_ERROR_CONCEALMENT_ACTIVE;
+    const bool broadcast = type == MediaType::mpeg_ts || type == MediaType::mpeg_ps;
+    if (!broadcast && (frame.decode_error_flags & damage) != 0) check(AVERROR_INVALIDDATA);
+    return true;
+  }
+
+  void check(int status) const {
+    if (status >= 0 || status == AVERROR_EOF) return;
+    if (status == AVERROR_INVALIDDATA && (type == MediaType::mpeg_ts || type == MediaType::mpeg_ps)) return;
+    fail("{}: a frame cannot be decoded as {} ({})", media_type_name(type), codec, reason(status));
+  }
+
+  std::span<const std::byte> bytes_;
+  VideoLimits limits_;
+  AVRational tick_ = {1, 1};
+  std::int64_t first_ = 0;
+  double frame_seconds_ = 0;
+  bool timed_ = true;
+  bool first_frame_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<VideoFrames> make_libav_frames(std::span<const std::byte> bytes, MediaType type,
+                                               const VideoLimits& limits) {
+  return std::make_unique<LibavFrames>(bytes, type, limits);
+}
+
+DecodedImage decode_gif(std::span<const std::byte> bytes, const ImageLimits& limits) {
+  LibavFrames frames(bytes, MediaType::gif, {.bytes = limits.bytes, .pixels = limits.pixels});
+  DecodedImage image;
+  image.stored = frames.stored;
+  image.frames = static_cast<int>(frames.starts.size());
+  const std::size_t first = 0;
+  frames.read({&first, 1}, [&](Picture picture, double) { image.picture = std::move(picture); });
+  return image;
+}
+
+}  // namespace m3::vision

@@ -4,8 +4,10 @@
 #include <optional>
 #include <string>
 
+#include "src/base/error.h"
 #include "src/base/progress.h"
 #include "src/cli/common.h"
+#include "src/cli/inspect_media.h"
 
 namespace m3::cli {
 
@@ -15,9 +17,15 @@ struct InspectOptions {
   std::string path;
   bool json = false;
   bool deep = false;
+  MediaOptions media;
 };
 
 void run(const InspectOptions& options) {
+  if (options.media.asked()) {
+    if (!options.path.empty() || options.deep) fail_usage("inspect: --image and --video go without a checkpoint");
+    write_output(options.json ? media_json(options.media) : media_text(options.media));
+    return;
+  }
   std::optional<Progress> progress;
   const auto show = [&](std::int64_t done, std::int64_t total) {
     if (!progress) progress.emplace("reading weights", total, "bytes");
@@ -33,12 +41,15 @@ void run(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand("inspect", "Parameters, bytes, cache, layers and problems of a checkpoint");
+  CLI::App& command = *app.add_subcommand("inspect",
+                                          "Parameters, bytes, cache, layers and problems of a checkpoint; "
+                                          "or sizes and tokens of a picture or video");
   const auto options = std::make_shared<InspectOptions>();
   command.add_option("path", options->path,
                      "Checkpoint directory, or a config.json alone (default: the one that ships)");
   command.add_flag("--json", options->json, "Print one JSON object with exact integers");
   command.add_flag("--deep", options->deep, "Read all weights too: values that are not finite, NaN scales, ranges");
+  add_media_options(command, options->media);
   command.callback([options] { run(*options); });
 }
 

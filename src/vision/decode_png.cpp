@@ -113,8 +113,8 @@ DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& lim
   };
   if (!reader.attempt(read_rows)) reader.refuse();
   if (interlaced) put_on_white(rgba.data(), std::size_t{width} * height, image.picture.rgb.data());
-  // Orientation may follow the pixels; a damaged end is no loss otherwise.
-  static_cast<void>(reader.attempt([&] { png_read_end(png, reader.info); }));
+  // Orientation may follow the pixels; a file without its end is cut short.
+  if (!reader.attempt([&] { png_read_end(png, reader.info); })) reader.refuse();
   image.orientation = orientation_of(reader);
   return image;
 }

@@ -1,0 +1,117 @@
+// Resizing, normalisation and the order of patches against the processor of transformers.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "m3/error.h"
+#include "src/vision/preprocess.h"
+#include "src/vision/resize.h"
+#include "tests/vision/cases.h"
+
+namespace m3::vision {
+namespace {
+
+using Json = nlohmann::json;
+
+Json stored_cases() { return Json::parse(read_text_file(test::vision_data("processor.json"), 1 << 20)); }
+
+TEST(Processor, PicturesAreEqualToTheLastBit) {
+  for (const Json& one : stored_cases().at("pictures")) {
+    SCOPED_TRACE(one.dump());
+    const Picture source = test::pattern(one.at("pattern").get<std::string>(), one.at("width").get<int>(),
+                                         one.at("height").get<int>(), one.at("seed").get<std::uint32_t>());
+    ImageOptions options;
+    options.size.rule = parse_size_rule(one.at("rule").get<std::string>());
+    const Size size = resized_size({source.width, source.height}, options.size);
+    EXPECT_EQ(test::sha256(resize(source, size.width, size.height).rgb), one.at("resized_sha256").get<std::string>());
+
+    const Pixels pixels = image_pixels(source, options);
+    const auto grid = one.at("grid").get<std::vector<std::int64_t>>();
+    EXPECT_EQ(pixels.grid, (Grid{grid[0], grid[1], grid[2]}));
+    EXPECT_FALSE(pixels.video);
+    for (const auto& [place, value] : one.at("samples").items()) {
+      EXPECT_FLOAT_EQ(pixels.values.at(std::stoul(place)), value.get<float>()) << place;
+    }
+    EXPECT_EQ(test::sha256(pixels.values), one.at("values_sha256").get<std::string>());
+  }
+}
+
+TEST(Processor, VideosAreEqualToTheLastBit) {
+  for (const Json& one : stored_cases().at("videos")) {
+    SCOPED_TRACE(one.dump());
+    std::vector<Picture> frames;
+    for (std::uint32_t f = 0; f < one.at("frames").get<std::uint32_t>(); ++f) {
+      frames.push_back(test::pattern(one.at("pattern").get<std::string>(), one.at("width").get<int>(),
+                                     one.at("height").get<int>(), one.at("seed").get<std::uint32_t>() + f));
+    }
+    VideoOptions options;
+    options.size.rule = SizeRule::area;
+    const Pixels pixels = video_pixels(frames, options);
+    EXPECT_TRUE(pixels.video);
+    std::vector<std::vector<std::int64_t>> grids;
+    std::int64_t row = 0;
+    for (const Segment& segment : segments(pixels.grid)) {
+      EXPECT_EQ(segment.first_row, row);
+      row += segment.grid.patches();
+      grids.push_back({segment.grid.t, segment.grid.h, segment.grid.w});
+    }
+    EXPECT_EQ(row, pixels.grid.patches());
+    EXPECT_EQ(grids, one.at("segments").get<decltype(grids)>());
+    EXPECT_EQ(test::sha256(pixels.values), one.at("values_sha256").get<std::string>());
+  }
+}
+
+TEST(Processor, PatchesGoByBlocksOfTwoByTwo) {
+  // The red level of each pixel names the patch it lies in.
+  Picture picture = {56, 56, std::vector<std::uint8_t>(56 * 56 * 3)};
+  for (std::size_t i = 0; i < 56 * 56; ++i)
+    picture.rgb[i * 3] = static_cast<std::uint8_t>(i / 56 / 14 * 4 + i % 56 / 14);
+  const Pixels pixels = make_pixels({&picture, 1});
+  ASSERT_EQ(pixels.grid, (Grid{1, 4, 4}));
+  const std::vector<int> expected = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
+  const Normalisation levels;
+  for (std::size_t row = 0; row < 16; ++row) {
+    EXPECT_EQ(pixels.values[row * 1176], levels.of(0)[expected[row]]) << row;
+    EXPECT_EQ(pixels.values[row * 1176 + 391], levels.of(0)[expected[row]]) << "the second frame, row " << row;
+    EXPECT_EQ(pixels.values[row * 1176 + 392], levels.of(1)[0]) << "green, row " << row;
+  }
+}
+
+TEST(Processor, AnOddLastFrameIsRepeated) {
+  const std::vector<Picture> three = {test::pattern("noise", 56, 28, 1), test::pattern("noise", 56, 28, 2),
+                                      test::pattern("noise", 56, 28, 3)};
+  std::vector<Picture> four = three;
+  four.push_back(three.back());
+  const Pixels odd = make_pixels(three);
+  EXPECT_EQ(odd.grid, (Grid{2, 2, 4}));
+  EXPECT_EQ(odd.values, make_pixels(four).values);
+}
+
+TEST(Processor, TimestampsAreText) {
+  EXPECT_EQ(timestamp_text(0), "]<]0.0 seconds[>[");
+  EXPECT_EQ(timestamp_text(130 / 25.0), "]<]5.2 seconds[>[");
+  EXPECT_EQ(timestamp_text(3661.25), "]<]3661.2 seconds[>[");
+}
+
+TEST(Processor, VideosBeyondTheirBudget) {
+  const std::vector<Picture> frames(7, test::pattern("slope", 400, 300, 0));
+  VideoOptions options;
+  options.size.rule = SizeRule::area;
+  options.total_pixels = 8 * 40'000;
+  const Pixels shrunk = video_pixels(frames, options);
+  EXPECT_LE(shrunk.grid.patches() * 14 * 14 * 2, options.total_pixels);
+  EXPECT_EQ(shrunk.grid.t, 4);
+  options.total_pixels = 8 * 3000;
+  EXPECT_THROW(video_pixels(frames, options), Error);
+  options.size.rule = SizeRule::long_side;
+  options.total_pixels = 8 * 100'000;
+  EXPECT_THROW(video_pixels(frames, options), Error);
+  options.size.max_long_side = 224;
+  EXPECT_EQ(video_pixels(frames, options).grid, (Grid{4, 12, 16}));
+  const std::vector<Picture> mixed = {frames[0], test::pattern("slope", 28, 28, 0)};
+  EXPECT_THROW(video_pixels(mixed, {}), Error);
+  EXPECT_THROW(video_pixels(std::span<const Picture>(), {}), Error);
+}
+
+}  // namespace
+}  // namespace m3::vision

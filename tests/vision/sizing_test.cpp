@@ -1,0 +1,87 @@
+#include "src/vision/sizing.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "m3/error.h"
+#include "tests/vision/cases.h"
+
+namespace m3::vision {
+namespace {
+
+TEST(Sizing, EqualsTheReferenceForEveryStoredSize) {
+  std::ifstream file(test::vision_data("sizes.txt"));
+  std::string line;
+  int lines = 0;
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string rule;
+    std::int64_t low = 0, high = 0;
+    Size from, to;
+    fields >> rule >> low >> high >> from.height >> from.width >> to.height >> to.width;
+    ASSERT_TRUE(fields) << line;
+    SizeOptions options;
+    if (rule == "area") {
+      options = {.rule = SizeRule::area, .min_pixels = low, .max_pixels = high};
+    } else {
+      options.max_long_side = static_cast<int>(low);
+    }
+    EXPECT_EQ(resized_size(from, options), to) << line;
+    ++lines;
+  }
+  EXPECT_GT(lines, 1500);
+}
+
+struct Published {
+  Size from, area, long_side;
+  std::int64_t area_tokens, long_side_tokens;
+};
+
+TEST(Sizing, ThePublishedExamplesHold) {
+  const std::vector<Published> examples = {
+      {{1920, 1080}, {896, 504}, {1932, 1092}, 576, 2691}, {{30, 20}, {84, 56}, {168, 112}, 6, 24},
+      {{336, 336}, {336, 336}, {336, 336}, 144, 144},      {{2016, 2016}, {672, 672}, {2016, 2016}, 576, 5184},
+      {{3000, 2000}, {812, 532}, {2016, 1344}, 551, 3456}, {{1000, 100}, {1008, 112}, {1120, 112}, 144, 160},
+  };
+  for (const Published& one : examples) {
+    const Size area = resized_size(one.from, {.rule = SizeRule::area});
+    EXPECT_EQ(area, one.area) << one.from.width << " " << area.width << " " << area.height;
+    EXPECT_EQ(resized_size(one.from, {}), one.long_side) << one.from.width;
+    EXPECT_EQ(grid_of(one.area, 1).tokens(), one.area_tokens);
+    EXPECT_EQ(grid_of(one.long_side, 1).tokens(), one.long_side_tokens);
+  }
+}
+
+TEST(Sizing, ThinPicturesKeepOneRowOfTokens) {
+  EXPECT_EQ(resized_size({600, 10}, {.rule = SizeRule::area}), (Size{588, 28}));
+  EXPECT_EQ(resized_size({3000, 15}, {}), (Size{2016, 28}));
+}
+
+TEST(Sizing, TokensGrowWithTheLongSide) {
+  std::int64_t before = 0;
+  for (int cap = 112; cap <= 3584; cap += 28) {
+    const std::int64_t tokens = grid_of(resized_size({4000, 4000}, {.max_long_side = cap}), 1).tokens();
+    EXPECT_GT(tokens, before) << cap;
+    before = tokens;
+  }
+  EXPECT_EQ(before, 16'384);
+}
+
+TEST(Sizing, RefusesWhatCannotBe) {
+  EXPECT_THROW(resized_size({0, 5}, {}), Error);
+  EXPECT_NO_THROW(resized_size({200, 1}, {}));
+  EXPECT_THROW(resized_size({201, 1}, {}), Error);
+  EXPECT_THROW(resized_size({1, 2'000'000'000}, {}), Error);
+  for (const int cap : {0, 84, 113, 2000, 3612}) EXPECT_THROW(check_size_options({.max_long_side = cap}), Error) << cap;
+  for (const int cap : {112, 252, 2016, 3584}) EXPECT_NO_THROW(check_size_options({.max_long_side = cap})) << cap;
+  EXPECT_THROW(check_size_options({.min_pixels = 0}), Error);
+  EXPECT_THROW(check_size_options({.min_pixels = 100, .max_pixels = 99}), Error);
+  EXPECT_THROW(check_size_options({.max_pixels = largest_area + 1}), Error);
+  EXPECT_EQ(parse_size_rule("area"), SizeRule::area);
+  EXPECT_THROW(parse_size_rule("tiles"), Error);
+}
+
+}  // namespace
+}  // namespace m3::vision

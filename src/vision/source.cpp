@@ -146,7 +146,8 @@ std::vector<std::byte> decode_data_url(std::string_view url, std::int64_t limit)
   const std::string_view head = url.substr(5, comma - 5);
   const std::string_view text = url.substr(comma + 1);
   // Before any decoding: base64 takes four characters for three bytes, and line ends beside them.
-  if (static_cast<std::int64_t>(text.size() / 4) > limit / 3 + limit / 16 + 1 && head.ends_with(";base64")) too_large(limit);
+  if (static_cast<std::int64_t>(text.size() / 4) > limit / 3 + limit / 16 + 1 && head.ends_with(";base64"))
+    too_large(limit);
   std::vector<std::byte> bytes;
   if (head.ends_with(";base64")) {
     bytes = text.find('%') == std::string_view::npos ? decode_base64(text) : decode_base64(decode_percent(text));

@@ -1,6 +1,6 @@
 // The program itself: exit codes and lines of tests/data/cli/*.json, and what it writes.
 //
-// A case: args, exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
+// A case: args ({model}, {tmp} and {data} stand for paths), exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
 // written), stdout_is (all of it).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -58,7 +58,8 @@ Outcome run(const std::vector<std::string>& args, const std::string& input = "")
 }
 
 std::string fill(std::string text, const std::string& temporary) {
-  for (const auto& [key, value] : {std::pair<std::string, std::string>{"{model}", model}, {"{tmp}", temporary}}) {
+  for (const auto& [key, value] :
+       {std::pair<std::string, std::string>{"{model}", model}, {"{tmp}", temporary}, {"{data}", M3_TEST_DATA}}) {
     for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key))
       text.replace(at, key.size(), value);
   }
@@ -96,7 +97,7 @@ TEST_P(Program, DoesWhatTheCaseSays) {
 
 std::vector<nlohmann::json> cases() {
   std::vector<nlohmann::json> all;
-  for (const char* name : {"/cli/cases.json", "/cli/chat_cases.json", "/cli/run_cases.json"}) {
+  for (const char* name : {"/cli/cases.json", "/cli/chat_cases.json", "/cli/run_cases.json", "/cli/media_cases.json"}) {
     std::ifstream file(std::string(M3_TEST_DATA) + name);
     for (auto& entry : nlohmann::json::parse(file)) all.push_back(std::move(entry));
   }

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "m3/error.h"
@@ -32,6 +34,35 @@ TEST(Sizing, EqualsTheReferenceForEveryStoredSize) {
     ++lines;
   }
   EXPECT_GT(lines, 1500);
+}
+
+// The table of docs/images.md: | name | w × h | w × h | tokens | w × h | tokens |.
+TEST(Sizing, TheTablesForPeopleAreRight) {
+  std::ifstream file(std::filesystem::path(M3_TEST_DATA) / "../../docs/images.md");
+  const SizeOptions frame = {.max_pixels = 602'112, .max_long_side = 672};
+  std::string line;
+  bool videos = false;
+  int rows = 0;
+  while (std::getline(file, line)) {
+    videos = videos || line == "## Videos";
+    for (std::size_t at = line.find("×"); at != std::string::npos; at = line.find("×")) line.replace(at, 2, " ");
+    std::ranges::replace(line, '|', ' ');
+    // What stands before the last eight numbers is the name.
+    std::istringstream words(line);
+    std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+    const auto is_number = [](const std::string& word) { return word.find_first_not_of("0123456789") == word.npos; };
+    if (all.size() < 9 || !std::all_of(all.end() - 8, all.end(), is_number)) continue;
+    std::vector<int> n;
+    for (auto word = all.end() - 8; word != all.end(); ++word) n.push_back(std::stoi(*word));
+    SizeOptions options = videos ? frame : SizeOptions{};
+    EXPECT_EQ(resized_size({n[0], n[1]}, options), (Size{n[2], n[3]})) << line;
+    EXPECT_EQ(grid_of({n[2], n[3]}, 1).tokens(), n[4]) << line;
+    options.rule = SizeRule::area;
+    EXPECT_EQ(resized_size({n[0], n[1]}, options), (Size{n[5], n[6]})) << line;
+    EXPECT_EQ(grid_of({n[5], n[6]}, 1).tokens(), n[7]) << line;
+    ++rows;
+  }
+  EXPECT_GE(rows, 19);
 }
 
 struct Published {

@@ -43,8 +43,23 @@ else()
 endif()
 file(LOCK "${m3_third_party}/.lock" RELEASE)
 
-# One correction, in a copy. `Optional` of an automaton lets what stands behind its beginning be left out: (b[0-9]+)?
-# also took "7", since the way around it led into an end state that has ways on.
+# Changes of the sources, in copies: m3_xgrammar_change(FILE WRONG RIGHT …) replaces texts and stops where one is missing.
+function(m3_xgrammar_change file)
+  file(READ "${m3_xgrammar}/cpp/${file}" text)
+  while(ARGN)
+    list(POP_FRONT ARGN wrong right)
+    string(REPLACE "${${wrong}}" "${${right}}" changed "${text}")
+    if(changed STREQUAL text)
+      message(FATAL_ERROR
+              "${m3_xgrammar}/cpp/${file} is not that of xgrammar ${m3_xgrammar_version}; ${m3_xgrammar_help}")
+    endif()
+    set(text "${changed}")
+  endwhile()
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/xgrammar/${file}" CONTENT "@text@" @ONLY)
+endfunction()
+
+# A correction. `Optional` of an automaton lets what stands behind its beginning be left out: (b[0-9]+)? also took "7",
+# since the way around it led into an end state that has ways on.
 set(m3_optional_wrong [[
   FSM fsm = fsm_.Copy();
   if (!ends_.empty()) {
@@ -60,22 +75,94 @@ set(m3_optional_right [[
     ends.push_back(around);
   }
   return FSMWithStartEnd(fsm, start_, ends);]])
-file(READ "${m3_xgrammar}/cpp/fsm.cc" m3_fsm)
-string(REPLACE "${m3_optional_wrong}" "${m3_optional_right}" m3_fsm_corrected "${m3_fsm}")
-if(m3_fsm_corrected STREQUAL m3_fsm)
-  message(FATAL_ERROR "${m3_xgrammar}/cpp/fsm.cc is not that of xgrammar ${m3_xgrammar_version}; ${m3_xgrammar_help}")
-endif()
-file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc" CONTENT "@m3_fsm_corrected@" @ONLY)
+m3_xgrammar_change(fsm.cc m3_optional_wrong m3_optional_right)
+
+# An addition: masks that were computed once are looked up (cmake/xgrammar/mask_memory.h). What the matcher gets for it
+# stands in cmake/xgrammar/matcher_key.inc.
+set(m3_include_wrong [[#include "tokenizer_info_impl.h"
+
+namespace xgrammar {
+]])
+set(m3_include_right [[#include "tokenizer_info_impl.h"
+#include "cmake/xgrammar/mask_memory.h"
+
+namespace xgrammar {
+]])
+set(m3_members_wrong [[
+  CompiledGrammar compiled_grammar_;
+  TokenizerInfo tokenizer_info_;
+  std::vector<int> stop_token_ids_;
+]])
+set(m3_members_right [[
+#include "cmake/xgrammar/matcher_key.inc"
+  CompiledGrammar compiled_grammar_;
+  TokenizerInfo tokenizer_info_;
+  std::vector<int> stop_token_ids_;
+]])
+set(m3_fill_wrong [[
+  FillBitmaskForStates(bitmask_data_ptr, index, /*skip_expired=*/false, debug_print);
+  return !IsTokenBitmaskAllTrue(bitmask_data_ptr);
+}
+]])
+set(m3_fill_right [[
+  MaskMemory::Key mask_key = MakeMaskKey();
+  if (RecallMask(mask_key, bitmask_data_ptr)) return true;
+  FillBitmaskForStates(bitmask_data_ptr, index, /*skip_expired=*/false, debug_print);
+  RememberMask(mask_key, bitmask_data_ptr);
+  return !IsTokenBitmaskAllTrue(bitmask_data_ptr);
+}
+]])
+set(m3_accept_wrong [[
+  const int32_t size_before_token = rule_id_to_completable_states_.size();
+]])
+set(m3_accept_right [[
+  const int32_t size_before_token = rule_id_to_completable_states_.size();
+  ForgetContents(size_before_token - 1);
+]])
+set(m3_rollback_wrong [[
+  budget_body_match_cache_.clear();
+}
+
+std::vector<std::pair<std::string, std::string>> GrammarMatcher::Impl::GetCaptures]])
+set(m3_rollback_right [[
+  budget_body_match_cache_.clear();
+  ForgetContents(rule_id_to_completable_states_.size() - 1);
+}
+
+std::vector<std::pair<std::string, std::string>> GrammarMatcher::Impl::GetCaptures]])
+set(m3_reset_wrong [[
+    EarleyParser::Reset();
+  }
+]])
+set(m3_reset_right [[
+    EarleyParser::Reset();
+    ForgetContents(0);
+  }
+]])
+set(m3_hook_wrong [[
+BatchGrammarMatcher::BatchGrammarMatcher(]])
+set(m3_hook_right [[
+void use_mask_memory(GrammarMatcher& matcher, std::shared_ptr<MaskMemory> memory, std::int32_t grammar) {
+  matcher.ImplPtr()->UseMaskMemory(std::move(memory), grammar);
+}
+
+BatchGrammarMatcher::BatchGrammarMatcher(]])
+m3_xgrammar_change(
+  grammar_matcher.cc m3_include_wrong m3_include_right m3_members_wrong m3_members_right m3_fill_wrong m3_fill_right
+  m3_accept_wrong m3_accept_right m3_rollback_wrong m3_rollback_right m3_reset_wrong m3_reset_right m3_hook_wrong
+  m3_hook_right)
 
 # The compiler and matcher of grammars; its readers of other notations are replaced by cmake/xgrammar/hooks.cpp.
 set(m3_xgrammar_parts
     compiled_grammar config earley_parser fsm_builder grammar grammar_builder grammar_compiler grammar_functor
-    grammar_matcher grammar_parser grammar_printer regex_converter suffix_automata support/recursion_guard testing
+    grammar_parser grammar_printer regex_converter suffix_automata support/recursion_guard testing
     tokenizer_info)
 list(TRANSFORM m3_xgrammar_parts PREPEND "${m3_xgrammar}/cpp/")
 list(TRANSFORM m3_xgrammar_parts APPEND ".cc")
-add_library(m3_xgrammar STATIC ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc"
-                               "${CMAKE_SOURCE_DIR}/cmake/xgrammar/hooks.cpp")
+add_library(
+  m3_xgrammar STATIC
+  ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc" "${CMAKE_BINARY_DIR}/xgrammar/grammar_matcher.cc"
+  "${CMAKE_SOURCE_DIR}/cmake/xgrammar/hooks.cpp" "${CMAKE_SOURCE_DIR}/cmake/xgrammar/mask_memory.cpp")
 # Always optimised and never instrumented, in the sanitizer presets too (-O1 there, to build faster): it is not ours to
 # check, and slow otherwise.
 target_compile_options(m3_xgrammar PRIVATE -w $<IF:$<CONFIG:Release>,-O2,-O1> -g0)

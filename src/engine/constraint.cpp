@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cmake/xgrammar/hooks.h"
+#include "cmake/xgrammar/mask_memory.h"
 #include "src/base/error.h"
 #include "src/grammar/ebnf.h"
 #include "src/grammar/json_rules.h"
@@ -31,6 +32,7 @@ struct CompiledConstraint::Data {
   std::string text;  // the grammar
   std::vector<std::function<void()>> ready;
   xgrammar::CompiledGrammar grammar{xgrammar::NullObj{}};
+  std::int32_t number = 0;  // in the memory of masks
 };
 
 struct ConstraintMatcher::Data {
@@ -98,6 +100,7 @@ struct Constraints::Data {
   std::int64_t vocab_size;
   std::vector<TokenId> end_ids;
   ConstraintLimits limits;
+  std::shared_ptr<xgrammar::MaskMemory> masks;
   std::vector<std::pair<std::string, TokenId>> added;  // the tokenizer's added tokens, the longest first
 
   std::mutex mutex;
@@ -182,6 +185,7 @@ struct Constraints::Data {
       constraint.state = error.empty() ? CompiledConstraint::State::ready : CompiledConstraint::State::failed;
       if (error.empty()) {
         constraint.grammar = grammar;
+        constraint.number = masks->next_grammar();
       } else {
         std::ranges::replace(error, '\n', ' ');
         constraint.error = "the constraint cannot be compiled: " + error;
@@ -218,7 +222,20 @@ struct Constraints::Data {
 
 Constraints::Constraints(const Tokenizer& tokenizer, std::int64_t vocab_size, std::vector<TokenId> end_ids,
                          const ConstraintLimits& limits)
-    : data_(new Data{tokenizer, vocab_size, std::move(end_ids), limits, {}, {}, {}, false, {}, {}, {}, {}, {}}) {
+    : data_(new Data{tokenizer,
+                     vocab_size,
+                     std::move(end_ids),
+                     limits,
+                     std::make_shared<xgrammar::MaskMemory>(limits.mask_bytes),
+                     {},
+                     {},
+                     {},
+                     false,
+                     {},
+                     {},
+                     {},
+                     {},
+                     {}}) {
   for (std::int64_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
     const auto token = static_cast<TokenId>(id);
     if (tokenizer.is_added(token)) data_->added.emplace_back(tokenizer.token_text(token), token);
@@ -358,8 +375,9 @@ ConstraintHandle Constraints::compile(const Constraint& constraint, std::functio
 ConstraintMatcher Constraints::matcher(const CompiledConstraint& constraint) const {
   const std::lock_guard lock(constraint.data_->mutex);
   if (constraint.data_->state != CompiledConstraint::State::ready) fail_internal("a constraint is not compiled");
-  return ConstraintMatcher(std::make_unique<ConstraintMatcher::Data>(
-      ConstraintMatcher::Data{xgrammar::GrammarMatcher(constraint.data_->grammar)}));
+  xgrammar::GrammarMatcher matcher(constraint.data_->grammar);
+  xgrammar::use_mask_memory(matcher, data_->masks, constraint.data_->number);
+  return ConstraintMatcher(std::make_unique<ConstraintMatcher::Data>(ConstraintMatcher::Data{std::move(matcher)}));
 }
 
 }  // namespace m3::engine

@@ -64,6 +64,7 @@ struct ConstraintLimits {
   double fill_seconds = 0.5;                         // masks computed ahead for so long; the rest when they are needed
   std::size_t cache_entries = 64;                    // compiled constraints kept
   std::size_t cache_bytes = std::size_t{256} << 20;  // and how much they may hold together
+  std::size_t mask_bytes = std::size_t{128} << 20;   // whole masks kept, of all constraints
 };
 
 // Compiles on a thread of its own, in the order asked, and keeps what was used last. Thread-safe.

@@ -71,6 +71,7 @@ struct Statistics {
   std::int64_t media_encoded = 0, media_reused = 0;  // by the vision tower; taken from its cache of features
   std::int64_t steps = 0;
   std::int64_t step_sequences = 0, step_tokens = 0;  // sums over the steps
+  std::array<std::int64_t, 16> step_sizes = {};  // steps of at most 2^i tokens, beyond 2^(i-1); the last: all beyond
   double step_seconds = 0;
   double scheduler_seconds = 0;               // of these, outside the model's and the sampler's operations
   std::array<std::int64_t, 5> finished = {};  // samples by FinishReason

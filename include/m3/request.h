@@ -25,6 +25,9 @@ struct SamplingParameters {
   float presence_penalty = 0;               // -2 … 2; over output
   float frequency_penalty = 0;              // -2 … 2; over output
   std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<std::vector<TokenId>>
+      banned;                         // a reply never holds such a run: its last id is not drawn behind the others
+  std::vector<TokenId> allowed_ids;   // where given, no other id is drawn, end tokens included
   std::optional<std::uint64_t> seed;  // the same seed gives the same tokens whatever else runs; empty: drawn
 };
 
@@ -88,6 +91,7 @@ struct Request {
   std::vector<TokenId> stop_ids;           // besides the checkpoint's end tokens
   bool ignore_eos = false;
   bool include_stop_in_output = false;
+  bool skip_special = true;  // special tokens are left out of the text
   Constraint constraint;
   Reasoning reasoning;
   int logprobs = -1;         // -1 none; else the chosen token's and the n most probable ones'
@@ -130,9 +134,10 @@ struct Event {
   std::vector<TokenLogprob> prompt_logprobs;
   std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
   FinishReason finish = FinishReason::none;
-  std::string stop_reason;  // the stop string or the name of the end token that ended it
-  std::string error;        // one line, with FinishReason::error
-  Usage usage;              // so far, of this sample
+  std::string stop_reason;    // the stop string or the name of the end token that ended it
+  std::string error;          // one line, with FinishReason::error
+  Usage usage;                // so far, of this sample
+  double queue_seconds = -1;  // from submit() to the request's first step; -1: it never began
 };
 
 // Called on the engine's thread, in order for each request; must not block.

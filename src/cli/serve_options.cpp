@@ -122,6 +122,12 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
   add_picture_options(command, engine);
   command.add_option("--block-size", options.block_size, "Tokens of a cache block: 128 in M3")
       ->check(CLI::IsMember({128}));
+  // In most launch scripts for vLLM, and true here in any case.
+  command.add_flag("--enable-chunked-prefill", options.always, "Always on; for vLLM's scripts");
+  command.add_flag("--trust-remote-code", options.always, "Without effect: no code of a checkpoint is run");
+  command.add_flag("--enforce-eager", options.always, "Without effect: there are no graphs to capture");
+  command.add_option("--dtype", options.dtype, "auto or bfloat16, which is what activations are")
+      ->check(CLI::IsMember({"auto", "bfloat16"}));
   command
       .add_option("--tensor-parallel-size,-t", options.tensor_parallel_size, "1: several devices are not implemented")
       ->check(CLI::IsMember({1}));

@@ -19,7 +19,8 @@ struct ServeOptions {
   std::string log_format = "text";
   std::string tool_call_parser, reasoning_parser, chat_template_kwargs;
   int block_size = 128, tensor_parallel_size = 1;
-  bool enable_auto_tool_choice = false;
+  bool enable_auto_tool_choice = false, always = false;
+  std::string dtype = "auto";
 
   // What depends on several flags, checked. Errors (usage): a certificate without its key; an empty key.
   server::ServerOptions finish() const;

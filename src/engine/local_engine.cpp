@@ -1,6 +1,7 @@
 #include "src/engine/local_engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <random>
 #include <utility>
 
@@ -246,6 +247,7 @@ void LocalEngine::note_admitted(const Plan& plan) {
     if (request.cached_tokens >= 0) continue;
     const auto prompt = static_cast<std::int64_t>(request.request.prompt_ids.size());
     request.cached_tokens = item->cached_tokens;
+    request.queue_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - request.submitted).count();
     counts_.prompt_tokens += prompt;
     if (cache_ && request.request.prompt_logprobs < 0) counts_.prefix_queries += prompt;
     counts_.prefix_hits += item->cached_tokens;
@@ -303,6 +305,8 @@ void LocalEngine::count_step(const Plan& plan, double seconds) {
   ++counts_.steps;
   counts_.step_sequences += static_cast<std::int64_t>(plan.chunks.size());
   counts_.step_tokens += decoded + prefilled;
+  const auto size = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(decoded + prefilled - 1)));
+  ++counts_.step_sizes[std::min(size, counts_.step_sizes.size() - 1)];
   counts_.prefilled_tokens += prefilled;
   const double share = static_cast<double>(prefilled) / static_cast<double>(decoded + prefilled);
   counts_.prefill_seconds += seconds * share;

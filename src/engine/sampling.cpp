@@ -29,6 +29,16 @@ void check_sampling(const SamplingParameters& parameters, std::int64_t vocab_siz
     if (id < 0 || id >= vocab_size) fail_usage("logit_bias names id {}, outside the vocabulary of {}", id, vocab_size);
     check_range("logit_bias", bias, -100, 100);
   }
+  const auto check_ids = [&](const char* name, const std::vector<TokenId>& ids) {
+    for (const TokenId id : ids) {
+      if (id < 0 || id >= vocab_size) fail_usage("{} names id {}, outside the vocabulary of {}", name, id, vocab_size);
+    }
+  };
+  check_ids("allowed_ids", parameters.allowed_ids);
+  for (const std::vector<TokenId>& run : parameters.banned) {
+    if (run.empty()) fail_usage("banned: a run of tokens is empty");
+    check_ids("banned", run);
+  }
 }
 
 ops::SamplingRow make_sampling_row(const SamplingParameters& parameters, const GenerationConfig& defaults,

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -22,6 +23,10 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+void set_bit(std::vector<std::uint32_t>& words, TokenId id) {
+  words[static_cast<std::size_t>(id) / 32] |= 1u << (static_cast<unsigned>(id) % 32);
+}
+
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges::find(ids, id) != ids.end(); }
 
 }  // namespace
@@ -35,6 +40,14 @@ ActiveRequest::ActiveRequest(RequestId request_id, Request asked, std::vector<Pi
       seed(drawn_seed),
       open(request.samples) {
   for (const auto& [token, value] : request.sampling.logit_bias) bias.push_back({token, value});
+  if (!request.sampling.allowed_ids.empty()) {
+    const std::vector<std::uint32_t>& any = context.vocabulary.allowed_no_end;
+    allowed.resize(any.size());
+    for (const TokenId token : request.sampling.allowed_ids) {
+      if (context.tokenizer.has_token(token)) set_bit(allowed, token);
+    }
+    for (std::size_t word = 0; word < any.size(); ++word) allowed_no_end.push_back(allowed[word] & any[word]);
+  }
   for (int sample = 0; sample < request.samples; ++sample)
     samples.push_back(std::make_unique<Sequence>(*this, sample, context));
   if (request.prompt_logprobs < 0) return;
@@ -65,7 +78,7 @@ Sequence::Sequence(ActiveRequest& request, int sample, const SequenceContext& co
     : Schedulable(context.pages),
       request_(request),
       context_(context),
-      decoder_(context.tokenizer, true),
+      decoder_(context.tokenizer, request.request.skip_special),
       stop_(request.request.stop) {
   rank = {request.request.priority, request.id, sample};
   cache_salt = request.request.cache_salt;
@@ -78,6 +91,7 @@ void Sequence::take_prompt() { tokens = request_.request.prompt_ids; }
 
 const std::vector<std::uint32_t>& Sequence::vocabulary_mask() const {
   const bool may_end = completion_tokens() >= request_.request.min_tokens;
+  if (!request_.allowed.empty()) return may_end ? request_.allowed : request_.allowed_no_end;
   return may_end ? context_.vocabulary.allowed : context_.vocabulary.allowed_no_end;
 }
 
@@ -102,9 +116,22 @@ void Sequence::fill_mask() {
   complete_ = !any && mask_error_.empty() && gate_->may_end();
 }
 
-ops::SamplingRow Sequence::sampling_row() const {
+const std::vector<ops::SamplingRow::Bias>& Sequence::bias() {
+  const auto& banned = request_.request.sampling.banned;
+  if (banned.empty()) return request_.bias;
+  const auto output = std::span(tokens).subspan(request_.request.prompt_ids.size());
+  bias_ = request_.bias;
+  for (const std::vector<TokenId>& run : banned) {
+    const auto before = std::span(run).first(run.size() - 1);
+    if (before.size() > output.size() || !std::ranges::equal(output.last(before.size()), before)) continue;
+    bias_.push_back({run.back(), -std::numeric_limits<float>::infinity()});
+  }
+  return bias_;
+}
+
+ops::SamplingRow Sequence::sampling_row() {
   const Request& request = request_.request;
-  ops::SamplingRow row = make_sampling_row(request.sampling, context_.defaults, request_.seed, request_.bias);
+  ops::SamplingRow row = make_sampling_row(request.sampling, context_.defaults, request_.seed, bias());
   row.sample = static_cast<std::uint32_t>(rank.sample);
   row.position = static_cast<std::int64_t>(tokens.size());
   row.prompt_ids = request.prompt_ids;
@@ -121,6 +148,7 @@ Event Sequence::new_event() const {
   event.usage.completion_tokens = std::max<std::int64_t>(0, completion_tokens());
   if (gate_) event.usage.reasoning_tokens = gate_->reasoning_tokens();
   event.usage.cached_tokens = std::max<std::int64_t>(0, request_.cached_tokens);
+  event.queue_seconds = request_.queue_seconds;
   return event;
 }
 
@@ -177,7 +205,8 @@ void Sequence::take(TokenId id, Event& event) {
 }
 
 void Sequence::finish(FinishReason reason, const std::string& why, Event& event) {
-  event.text += stop_.push(decoder_.flush(), false).text;
+  // Bytes of a character that the end cut stay in the decoder: half a character is no text.
+  event.text += stop_.flush();
   event.finish = reason;
   event.stop_reason = why;
   finished_ = true;

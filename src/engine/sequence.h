@@ -2,6 +2,7 @@
 // so.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -53,6 +54,9 @@ struct ActiveRequest {
   EventSink sink;
   std::uint64_t seed;
   std::vector<ops::SamplingRow::Bias> bias;
+  std::vector<std::uint32_t> allowed, allowed_no_end;  // as in Vocabulary, for `allowed_ids`; empty: not given
+  const std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
+  double queue_seconds = -1;  // as Event has it
   std::vector<std::unique_ptr<Sequence>> samples;
   std::size_t begun = 0;                  // samples that have the prompt
   int open = 0;                           // samples whose last event is still to come
@@ -84,7 +88,7 @@ class Sequence : public Schedulable {
   void open_gate(std::unique_ptr<ReplyGate> gate) { gate_ = std::move(gate); }
 
   // How the next token is drawn; views into this sequence, valid until accept().
-  ops::SamplingRow sampling_row() const;
+  ops::SamplingRow sampling_row();
   // Takes the drawn token; the event may carry a finish reason.
   Event accept(DrawnToken drawn);
   // Ends for another reason; `error` with FinishReason::error.
@@ -92,6 +96,8 @@ class Sequence : public Schedulable {
 
  private:
   const std::vector<std::uint32_t>& vocabulary_mask() const;
+  // The request's bias, and -inf for what `banned` forbids next.
+  const std::vector<ops::SamplingRow::Bias>& bias();
   Event new_event() const;
   void take(TokenId id, Event& event);
   void finish(FinishReason reason, const std::string& why, Event& event);
@@ -102,6 +108,7 @@ class Sequence : public Schedulable {
   StopStrings stop_;
   std::unique_ptr<ReplyGate> gate_;  // null: any token, and no reasoning to count
   std::vector<std::uint32_t> mask_;
+  std::vector<ops::SamplingRow::Bias> bias_;  // where anything is banned
   std::string mask_error_;
   bool complete_ = false;
   std::int64_t limit_ = 0;  // completion tokens that max_tokens and the context leave

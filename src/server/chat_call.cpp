@@ -21,20 +21,11 @@ void skip_chat_fields(Fields& fields) {
                  "reasoning_effort", "add_generation_prompt", "continue_final_message"});
 }
 
-// Fields that clients send and that are fine as long as they ask for nothing.
 void read_harmless(Fields& fields) {
-  fields.ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"});
-  fields.only("store", false, "replies are not stored here; leave it out or give false");
-  fields.only("service_tier", {"auto", "default"}, "there is one tier here; leave it out or give \"auto\"");
+  read_without_effect(fields);
+  fields.ignore({"prompt_cache_retention", "prediction"});
   fields.only("verbosity", {"medium"}, "the model has no such setting");
-  fields.only("use_beam_search", false, "beam search is not implemented");
-  fields.only("early_stopping", false, "it belongs to beam search, which is not implemented");
-  fields.only("spaces_between_special_tokens", true, "only true is implemented");
-  fields.only("skip_special_tokens", true, "only true is implemented");
   fields.only("add_special_tokens", false, "the chat template writes the special tokens; only false is implemented");
-  if (const auto penalty = fields.number("length_penalty", -1e6, 1e6); penalty && *penalty != 1) {
-    refuse("length_penalty", "it belongs to beam search, which is not implemented");
-  }
   if (const auto modalities = fields.strings("modalities", 8)) {
     for (const std::string& modality : *modalities) {
       if (modality != "text") refuse("modalities", fmt::format("'{}': the model writes text only", modality));
@@ -50,22 +41,9 @@ void refuse_foreign(Fields& fields) {
   fields.refuse_if_given("chat_template",
                          "a template in a request is not accepted; start the server with --chat-template");
   fields.refuse_if_given("documents", "the model's template has no place for documents; put them into a message");
-  for (const char* name :
-       {"best_of", "truncate_prompt_tokens", "allowed_token_ids", "bad_words", "logits_processors",
-        "mm_processor_kwargs", "media_io_kwargs", "kv_transfer_params", "vllm_xargs", "repetition_detection"}) {
+  for (const char* name : {"best_of", "mm_processor_kwargs", "media_io_kwargs"}) {
     fields.refuse_if_given(name, "not implemented");
   }
-}
-
-void read_stream_options(Fields& fields, ChatCall& call) {
-  call.stream = fields.boolean("stream").value_or(false);
-  auto options = fields.object("stream_options");
-  if (!options) return;
-  if (!call.stream) refuse("stream_options", "only with \"stream\": true");
-  call.include_usage = options->boolean("include_usage").value_or(false);
-  call.continuous_usage = call.include_usage && options->boolean("continuous_usage_stats").value_or(false);
-  options->ignore({"include_obfuscation"});
-  options->finish(false);
 }
 
 void read_logprobs(Fields& fields, const ServerOptions& options, ChatCall& call) {
@@ -148,10 +126,11 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   skip_chat_fields(fields);
   read_harmless(fields);
   refuse_foreign(fields);
-  read_stream_options(fields, call);
+  static_cast<StreamFields&>(call) = read_stream(fields);
   read_logprobs(fields, options, call);
   read_lengths(fields, call);
   read_sampling(fields, model, options, call.request);
+  const PromptLimit limit(fields, model.engine->info());
   call.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   call.reasoning_split = fields.boolean("reasoning_split").value_or(true);
   call.return_token_ids = fields.boolean("return_token_ids").value_or(false);
@@ -165,6 +144,7 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   chat::apply_reply_rules(body, call.chat, model.tokenizer, call.request);
   read_echo(fields, call);
   call.request.prompt_ids = encode_chat(model, call.chat);
+  limit.apply(call.request.prompt_ids, call.request);
   check_prompt_length(model, call.request.prompt_ids.size(), "messages");
   return call;
 }

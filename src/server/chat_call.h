@@ -7,18 +7,16 @@
 #include "m3/request.h"
 #include "src/chat/messages.h"
 #include "src/server/fields.h"
+#include "src/server/sampling_fields.h"
 #include "src/server/server.h"
 
 namespace m3::server {
 
-struct ChatCall {
+struct ChatCall : StreamFields {
   std::string model;  // the name the client used
   chat::ChatRequest chat;
   Request request;  // with prompt ids, sampling, constraint and reasoning
 
-  bool stream = false;
-  bool include_usage = false;     // a usage chunk at a stream's end
-  bool continuous_usage = false;  // usage in every chunk
   bool include_reasoning = true;  // false: left out of the reply
   bool reasoning_split = true;    // false: within content, between <think> tags
   bool return_token_ids = false;

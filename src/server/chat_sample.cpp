@@ -56,6 +56,7 @@ void ChatSample::take(const std::vector<chat::ParseEvent>& events, Clock::time_p
         if (dropped(event)) break;
         close_inline_reasoning(now);
         flush();
+        joiner_.note_sent();
         ++calls_;
         out_.push_back({Delta::Kind::call, event.text, event.call, "call_" + random_id()});
         break;

@@ -62,21 +62,10 @@ std::vector<std::vector<TokenId>> read_prompts(Fields& fields, const Model& mode
 }
 
 void read_harmless(Fields& fields) {
-  fields.ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "add_special_tokens"});
+  read_without_effect(fields);
+  fields.ignore({"add_special_tokens"});  // the tokenizer adds none
   fields.refuse_if_given("suffix", "the model fills no gaps; send text to continue as 'prompt'");
-  fields.only("store", false, "replies are not stored here; leave it out or give false");
-  fields.only("service_tier", {"auto", "default"}, "there is one tier here; leave it out or give \"auto\"");
-  fields.only("use_beam_search", false, "beam search is not implemented");
-  fields.only("early_stopping", false, "it belongs to beam search, which is not implemented");
-  fields.only("spaces_between_special_tokens", true, "only true is implemented");
-  fields.only("skip_special_tokens", true, "only true is implemented");
-  if (const auto penalty = fields.number("length_penalty", -1e6, 1e6); penalty && *penalty != 1) {
-    refuse("length_penalty", "it belongs to beam search, which is not implemented");
-  }
-  for (const char* name : {"truncate_prompt_tokens", "allowed_token_ids", "bad_words", "logits_processors",
-                           "kv_transfer_params", "vllm_xargs", "prompt_embeds", "repetition_detection"}) {
-    fields.refuse_if_given(name, "not implemented");
-  }
+  fields.refuse_if_given("prompt_embeds", "not implemented");
 }
 
 }  // namespace
@@ -93,14 +82,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   if (const auto best = fields.integer("best_of", 1, 128); best && *best != request.samples) {
     refuse("best_of", "picking the best of more samples is not implemented; leave it out or give the value of 'n'");
   }
-  call.stream = fields.boolean("stream").value_or(false);
-  if (auto stream_options = fields.object("stream_options")) {
-    if (!call.stream) refuse("stream_options", "only with \"stream\": true");
-    call.include_usage = stream_options->boolean("include_usage").value_or(false);
-    call.continuous_usage = call.include_usage && stream_options->boolean("continuous_usage_stats").value_or(false);
-    stream_options->ignore({"include_obfuscation"});
-    stream_options->finish(false);
-  }
+  static_cast<StreamFields&>(call) = read_stream(fields);
   call.echo = fields.boolean("echo").value_or(false);
   const auto limit = fields.integer("max_tokens", 0, std::numeric_limits<std::int64_t>::max());
   if (limit == 0 && !call.echo) refuse("max_tokens", "0 is only of use with \"echo\": true");
@@ -114,7 +96,8 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   call.tokens_as_ids = fields.boolean("return_tokens_as_token_ids").value_or(options.return_tokens_as_ids);
   fields.ignore({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
                  "guided_grammar"});  // apply_reply_rules() reads them
-  const std::vector<std::vector<TokenId>> prompts = read_prompts(fields, model);
+  std::vector<std::vector<TokenId>> prompts = read_prompts(fields, model);
+  const PromptLimit prompt_limit(fields, model.engine->info());
   fields.finish(options.allow_unknown_fields);
 
   chat::ChatRequest plain;  // no tools, no reasoning
@@ -125,6 +108,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::string path = prompts.size() == 1 ? "prompt" : fmt::format("prompt[{}]", i);
     if (prompts[i].empty()) refuse(path, "is empty; at least one token is needed");
+    prompt_limit.apply(prompts[i], request);
     check_prompt_length(model, prompts[i].size(), path);
     if (call.echo) call.prompts.push_back(model.engine->decode(prompts[i], false));
     request.prompt_ids = prompts[i];

@@ -6,16 +6,15 @@
 
 #include "m3/request.h"
 #include "src/server/fields.h"
+#include "src/server/sampling_fields.h"
 #include "src/server/server.h"
 
 namespace m3::server {
 
-struct CompletionCall {
+struct CompletionCall : StreamFields {
   std::string model;
   std::vector<Request> requests;     // one a prompt
   std::vector<std::string> prompts;  // their texts, where echo asks for them
-  bool stream = false;
-  bool include_usage = false, continuous_usage = false;
   bool echo = false;
   bool only_echo = false;        // max_tokens 0: the one token that the engine makes at least is left out
   int logprobs = -1;             // as in Request

@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <map>
+#include <span>
 
 namespace m3::server {
 namespace {
@@ -28,6 +32,10 @@ const Buckets tokens = {1,    2,    5,     10,    20,    50,     100,    200,   
                         2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 const Buckets few = {1, 2, 5, 10, 20};
 
+// What dashboards made for earlier versions of vLLM look for.
+const std::map<std::string, std::string> old_names = {{"kv_cache_usage_perc", "gpu_cache_usage_perc"},
+                                                      {"inter_token_latency_seconds", "time_per_output_token_seconds"}};
+
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 MetricFamily family(const char* name, const char* help, MetricType type) {
@@ -40,6 +48,20 @@ MetricFamily family(const char* name, const char* help, MetricType type) {
 
 class EngineFamilies {
  public:
+  // `counts[i]`: of values up to 2^i, beyond 2^(i-1); the last: all beyond.
+  void histogram(const char* name, const char* help, std::span<const std::int64_t> counts, double sum) {
+    ClientMetric metric;
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      total += static_cast<std::uint64_t>(counts[i]);
+      const bool last = i + 1 == counts.size();
+      const double bound = last ? std::numeric_limits<double>::infinity() : std::ldexp(1.0, static_cast<int>(i));
+      metric.histogram.bucket.push_back({total, bound});
+    }
+    metric.histogram.sample_count = total;
+    metric.histogram.sample_sum = sum;
+    add(name, help, MetricType::Histogram, metric);
+  }
   void gauge(const char* name, const char* help, double value, std::vector<ClientMetric::Label> labels = {}) {
     ClientMetric metric;
     metric.label = std::move(labels);
@@ -87,6 +109,8 @@ std::vector<MetricFamily> engine_families(const Engine& engine) {
   out.counter("generation_tokens_total", "Tokens of replies", static_cast<double>(now.generated_tokens));
   out.counter("engine_steps_total", "Forward passes", static_cast<double>(now.steps));
   out.counter("engine_step_seconds_total", "Time in forward passes", now.step_seconds);
+  out.histogram("iteration_tokens_total", "Tokens of a forward pass", now.step_sizes,
+                static_cast<double>(now.step_tokens));
   constexpr std::pair<FinishReason, const char*> reasons[] = {{FinishReason::stop, "stop"},
                                                               {FinishReason::length, "length"},
                                                               {FinishReason::cancelled, "abort"},
@@ -141,6 +165,18 @@ struct Metrics::State {
                                                "Mean time of a sample's tokens behind its first", seconds_token);
   prometheus::Histogram& whole =
       histogram("e2e_request_latency_seconds", "From the queue to a sample's end", seconds_long);
+  prometheus::Histogram& queued =
+      histogram("request_queue_time_seconds", "From the queue to a request's first step", seconds_long);
+  prometheus::Histogram& prefill =
+      histogram("request_prefill_time_seconds", "From the first step to a sample's first token", seconds_long);
+  prometheus::Histogram& decode =
+      histogram("request_decode_time_seconds", "From a sample's first token to its last", seconds_long);
+  prometheus::Histogram& inference =
+      histogram("request_inference_time_seconds", "From the first step to a sample's last token", seconds_long);
+  prometheus::Histogram& computed =
+      histogram("request_prefill_kv_computed_tokens", "Tokens of a prompt that the prefix cache did not have", tokens);
+  prometheus::Histogram& longest =
+      histogram("request_max_num_generation_tokens", "Tokens of a request's longest sample", tokens);
   prometheus::Histogram& prompt = histogram("request_prompt_tokens", "Tokens of a prompt", tokens);
   prometheus::Histogram& generated = histogram("request_generation_tokens", "Tokens of a sample", tokens);
   prometheus::Histogram& samples = histogram("request_params_n", "Samples that requests ask for", few);
@@ -157,7 +193,10 @@ void Metrics::request_done(const std::string& method, const std::string& route, 
 }
 
 Metrics::Timer::Timer(Metrics& metrics, const Request& request, Clock::time_point submitted)
-    : metrics_(metrics), submitted_(submitted), samples_(static_cast<std::size_t>(request.samples)) {
+    : metrics_(metrics),
+      submitted_(submitted),
+      samples_(static_cast<std::size_t>(request.samples)),
+      open_(request.samples) {
   State& state = *metrics_.state_;
   state.samples.Observe(request.samples);
   if (request.max_tokens) state.limit.Observe(static_cast<double>(*request.max_tokens));
@@ -166,7 +205,10 @@ Metrics::Timer::Timer(Metrics& metrics, const Request& request, Clock::time_poin
 void Metrics::Timer::event(const Event& event, Clock::time_point now) {
   State& state = *metrics_.state_;
   Sample& sample = samples_[static_cast<std::size_t>(event.sample)];
-  if (!prompt_seen_) state.prompt.Observe(static_cast<double>(event.usage.prompt_tokens));
+  if (!prompt_seen_) {
+    state.prompt.Observe(static_cast<double>(event.usage.prompt_tokens));
+    state.computed.Observe(static_cast<double>(event.usage.prompt_tokens - event.usage.cached_tokens));
+  }
   prompt_seen_ = true;
   if (!event.ids.empty()) {
     if (!sample.begun) {
@@ -182,6 +224,14 @@ void Metrics::Timer::event(const Event& event, Clock::time_point now) {
   const std::int64_t count = event.usage.completion_tokens;
   state.generated.Observe(static_cast<double>(count));
   state.whole.Observe(seconds(now - submitted_));
+  if (sample.begun && event.queue_seconds >= 0) {
+    state.queued.Observe(event.queue_seconds);
+    state.prefill.Observe(std::max(0.0, seconds(sample.first - submitted_) - event.queue_seconds));
+    state.decode.Observe(seconds(sample.last - sample.first));
+    state.inference.Observe(std::max(0.0, seconds(sample.last - submitted_) - event.queue_seconds));
+  }
+  longest_ = std::max(longest_, count);
+  if (--open_ == 0) state.longest.Observe(static_cast<double>(longest_));
   if (count > 1) state.per_token.Observe(seconds(now - sample.first) / static_cast<double>(count - 1));
 }
 
@@ -196,9 +246,13 @@ std::string Metrics::text(const std::string& model_name, const Engine* engine) c
   std::vector<MetricFamily> all;
   for (const char* prefix : {"m3:", "vllm:"}) {
     if (prefix[0] == 'v' && !state_->vllm_names) continue;
-    for (MetricFamily one : ours) {
-      one.name = prefix + one.name;
-      all.push_back(std::move(one));
+    for (const MetricFamily& one : ours) {
+      all.push_back(one);
+      all.back().name = prefix + one.name;
+      const auto old = prefix[0] == 'v' ? old_names.find(one.name) : old_names.end();
+      if (old == old_names.end()) continue;
+      all.push_back(one);
+      all.back().name = prefix + old->second;
     }
   }
   EngineFamilies process;

@@ -33,6 +33,8 @@ class Metrics {
     Clock::time_point submitted_;
     std::vector<Sample> samples_;
     bool prompt_seen_ = false;
+    int open_;                  // samples that have not finished
+    std::int64_t longest_ = 0;  // tokens of a finished one
   };
 
   // Prometheus' text format. `engine`: nothing while the model loads.

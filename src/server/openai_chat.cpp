@@ -171,10 +171,7 @@ class StreamedChat final : public ChatWriter {
     stream_.done();
   }
 
-  void fail(const ApiError& error) override {
-    exchange_->write("data: " + error_body(error, ErrorStyle::openai, exchange_->request().id) + "\n\n");
-    stream_.done();
-  }
+  void fail(const ApiError& error) override { stream_.fail(error); }
 
  private:
   void send(std::size_t i, const std::vector<Delta>& deltas) {

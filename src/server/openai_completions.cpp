@@ -166,10 +166,7 @@ class StreamedCompletion final : public CompletionWriter {
     stream_.done();
   }
 
-  void fail(const ApiError& error) override {
-    exchange_->write("data: " + error_body(error, ErrorStyle::openai, exchange_->request().id) + "\n\n");
-    stream_.done();
-  }
+  void fail(const ApiError& error) override { stream_.fail(error); }
 
  private:
   SseStream stream_;

@@ -27,8 +27,27 @@ void PacketJoiner::push(Channel channel, int call, std::string_view text, Time n
   }
   waiting_.text += text;
   waiting_characters_ += count_characters(text);
-  if (first_ || waiting_characters_ >= least) flush(out);
+  if (first_ || waiting_characters_ >= least) {
+    std::string kept;
+    if (channel == Channel::arguments && waiting_characters_ >= 2 * least - 1) kept = cut_tail(least - 1);
+    flush(out);
+    waiting_.text = std::move(kept);
+    waiting_characters_ = waiting_.text.empty() ? 0 : least - 1;
+    since_ = now;
+  }
   tick(now, out);
+}
+
+// Takes the last characters off what waits.
+std::string PacketJoiner::cut_tail(std::size_t count) {
+  std::size_t begin = waiting_.text.size();
+  for (std::size_t taken = 0; taken < count; ++taken) {
+    while (!begins_character(waiting_.text[--begin])) {}
+  }
+  std::string tail = waiting_.text.substr(begin);
+  waiting_.text.resize(begin);
+  waiting_characters_ -= count;
+  return tail;
 }
 
 void PacketJoiner::flush(std::vector<Packet>& out) {

@@ -3,6 +3,8 @@
 // One token a packet costs clients more than it gives, and MiniMax's verifier counts packets of under 5 and over 200
 // characters. So a fragment waits until it has 5 characters or 50 ms have passed, except the first of a reply, which
 // never waits; what is longer than 200 characters is cut into equal parts. Characters are code points, never halved.
+// Of arguments the last 4 characters stay behind where there are 9, to go with their end: a short call's closing
+// `3}` would otherwise be a packet of its own.
 #pragma once
 
 #include <chrono>
@@ -36,6 +38,8 @@ class PacketJoiner {
 
   // Takes whole UTF-8. Appends to `out` what is to be sent now; text of another channel is sent before.
   void push(Channel channel, int call, std::string_view text, Time now, std::vector<Packet>& out);
+  // Something else was sent, such as a call's name: what comes now is no longer the first.
+  void note_sent() { first_ = false; }
   // Sends what waits, if there is any: at the end, and before anything that must not overtake it.
   void flush(std::vector<Packet>& out);
   // When what waits has waited long enough; nothing waits: nothing.
@@ -44,6 +48,8 @@ class PacketJoiner {
   void tick(Time now, std::vector<Packet>& out);
 
  private:
+  std::string cut_tail(std::size_t count);
+
   bool joins_;
   bool first_ = true;
   Packet waiting_;

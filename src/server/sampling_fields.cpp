@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -55,6 +56,22 @@ void read_logit_bias(Fields& fields, std::int64_t vocab_size, SamplingParameters
   }
 }
 
+// A word as it stands in running text, and as it begins one.
+void read_bad_words(Fields& fields, const Tokenizer& tokenizer, SamplingParameters& sampling) {
+  const auto words = fields.strings("bad_words", most_stops);
+  for (std::size_t i = 0; words && i < words->size(); ++i) {
+    const std::string path = fmt::format("bad_words[{}]", i);
+    const std::size_t begin = (*words)[i].find_first_not_of(' ');
+    if (begin == std::string::npos) refuse(path, "a word is empty");
+    if ((*words)[i].size() > longest_stop) {
+      refuse(path, fmt::format("longer than the {} bytes that a word may have", longest_stop));
+    }
+    const std::string word = (*words)[i].substr(begin);
+    sampling.banned.push_back(tokenizer.encode(word, {.parse_special = true}));
+    sampling.banned.push_back(tokenizer.encode(" " + word, {.parse_special = true}));
+  }
+}
+
 std::optional<float> narrow(std::optional<double> value) {
   if (!value) return std::nullopt;
   return static_cast<float>(*value);
@@ -95,6 +112,54 @@ void read_sampling(Fields& fields, const Model& model, const ServerOptions& opti
   // vLLM reads -1 as "all"; here a number is needed.
   request.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", 0, options.max_logprobs).value_or(-1));
   request.cache_salt = fields.string("cache_salt").value_or("");
+  request.skip_special = fields.boolean("skip_special_tokens").value_or(true);
+  read_bad_words(fields, model.tokenizer, sampling);
+  if (const auto ids =
+          fields.integers("allowed_token_ids", 0, info.vocab_size - 1, static_cast<std::size_t>(info.vocab_size))) {
+    if (ids->empty()) refuse("allowed_token_ids", "is empty; leave it out to allow all");
+    sampling.allowed_ids.assign(ids->begin(), ids->end());
+  }
+}
+
+StreamFields read_stream(Fields& fields) {
+  StreamFields out;
+  out.stream = fields.boolean("stream").value_or(false);
+  auto options = fields.object("stream_options");
+  if (!options) return out;
+  if (!out.stream) refuse("stream_options", "only with \"stream\": true");
+  out.include_usage = options->boolean("include_usage").value_or(false);
+  out.continuous_usage = out.include_usage && options->boolean("continuous_usage_stats").value_or(false);
+  options->ignore({"include_obfuscation"});
+  options->finish(false);
+  return out;
+}
+
+void read_without_effect(Fields& fields) {
+  fields.ignore({"user", "metadata", "safety_identifier", "prompt_cache_key"});
+  // Spaces come from tokens alone in a byte-level tokenizer, so both values mean the same.
+  static_cast<void>(fields.boolean("spaces_between_special_tokens"));
+  fields.only("store", false, "replies are not stored here; leave it out or give false");
+  fields.only("service_tier", {"auto", "default"}, "there is one tier here; leave it out or give \"auto\"");
+  fields.only("use_beam_search", false, "beam search is not implemented");
+  fields.only("early_stopping", false, "it belongs to beam search, which is not implemented");
+  if (const auto penalty = fields.number("length_penalty", -1e6, 1e6); penalty && *penalty != 1) {
+    refuse("length_penalty", "it belongs to beam search, which is not implemented");
+  }
+  for (const char* name : {"logits_processors", "kv_transfer_params", "vllm_xargs", "repetition_detection"}) {
+    fields.refuse_if_given(name, "not implemented");
+  }
+}
+
+PromptLimit::PromptLimit(Fields& fields, const ModelInfo& info)
+    : most_(fields.integer("truncate_prompt_tokens", -1, info.max_model_len)), context_(info.max_model_len) {
+  if (most_ == 0) refuse("truncate_prompt_tokens", "0 leaves no prompt; give a number from 1, or -1");
+}
+
+void PromptLimit::apply(std::vector<TokenId>& ids, const Request& request) const {
+  if (!most_) return;
+  const std::int64_t reply = std::min(request.max_tokens.value_or(1), context_ - 1);
+  const auto most = static_cast<std::size_t>(*most_ > 0 ? *most_ : context_ - reply);
+  if (ids.size() > most) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(most));
 }
 
 std::string read_model_name(Fields& fields, const Server& server) {

@@ -20,6 +20,11 @@ void SseStream::done() {
   exchange_->end();
 }
 
+void SseStream::fail(const ApiError& error) {
+  exchange_->write("data: " + error_body(error, ErrorStyle::openai, exchange_->request().id) + "\n\n");
+  done();
+}
+
 void SseStream::comment(std::string_view text) { exchange_->write(std::string(": ").append(text).append("\n\n")); }
 
 }  // namespace m3::server

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "src/server/errors.h"
 #include "src/server/http.h"
 #include "src/server/json.h"
 
@@ -20,6 +21,8 @@ class SseStream {
   void send(const Json& data, std::string_view event = {});
   // "data: [DONE]", as the OpenAI APIs end, and the end of the reply.
   void done();
+  // An OpenAI error as an event, and then as done().
+  void fail(const ApiError& error);
   // The end alone.
   void end() { exchange_->end(); }
   // A line that clients ignore; keeps proxies from closing an idle connection.

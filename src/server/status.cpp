@@ -21,7 +21,8 @@ const char* state_name(Server::State state) {
 // 200 only where requests are answered.
 void health(Server& server, const std::shared_ptr<Exchange>& exchange) {
   HttpReply reply;
-  const Server::State state = server.state();
+  Server::State state = server.state();
+  if (state == Server::State::ready && !server.model().engine->healthy()) state = Server::State::failed;
   if (state != Server::State::ready) {
     reply.status = 503;
     reply.headers.emplace_back("Retry-After", "1");

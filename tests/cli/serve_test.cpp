@@ -91,5 +91,37 @@ TEST(Serve, StartsAnswersAndEndsWithZero) {
   EXPECT_TRUE(logged->contains("seconds")) << logged->dump();
 }
 
+TEST(Serve, TakesLaunchScriptsMadeForVllm) {
+  Serving serving({"--trust-remote-code",
+                   "--dtype",
+                   "bfloat16",
+                   "--tensor-parallel-size",
+                   "1",
+                   "--enforce-eager",
+                   "--gpu-memory-utilization",
+                   "0.5",
+                   "--kv-cache-dtype",
+                   "auto",
+                   "--block-size",
+                   "128",
+                   "--enable-chunked-prefill",
+                   "--enable-prefix-caching",
+                   "--enable-auto-tool-choice",
+                   "--tool-call-parser",
+                   "minimax_m3",
+                   "--reasoning-parser",
+                   "minimax_m3",
+                   "--served-model-name",
+                   "M3",
+                   "--disable-log-requests",
+                   "--uvicorn-log-level",
+                   "warning"});
+  const std::uint16_t port = serving.port();
+  ASSERT_NE(port, 0) << serving.words();
+  const auto models = test::HttpClient(port).request("GET", "/v1/models");
+  EXPECT_EQ(test::Json::parse(models.body).at("data").at(0).value("id", ""), "M3");
+  EXPECT_EQ(serving.end(SIGTERM), 0);
+}
+
 }  // namespace
 }  // namespace m3::cli

@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
             for number in range(100000):
                 self.delta({"content": f"line {number}\n"}, 0.02)
         elif word == "cut":
-            self.delta({"content": "This ends ear"})
+            self.delta({"content": "This ends ear"}, 0.5)  # a browser drops text that it has not read when an error comes
             self.close_connection = True  # without the closing chunk
         elif word == "heavy":
             for text in ("[" * 20000, "*a " * 20000, "`" * 9999 + "x", "> " * 5000, "- " * 3000, "_a*b" * 8000,

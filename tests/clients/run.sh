@@ -1,10 +1,12 @@
 #!/bin/bash
 # Real clients against `m3 serve`: tests/clients/run.sh [--gsm8k FOLDER] [--model CHECKPOINT] [PART ...]
-# Parts: curl openai anthropic page lm-eval bench; all of them where none is named. Needs PyPI, and for the page
-# Debian's chromium and chromium-driver. Prints every check; the exit code is that of the worst.
+# FOLDER (or $M3_GSM8K) holds GSM8K's test.jsonl; lm-eval reads it from there.
+# Parts: curl openai anthropic page lm-eval bench, all of them where none is named; and long-prompt, which takes
+# minutes. Needs PyPI, and for the page Debian's chromium and chromium-driver. Prints every check; the exit code is that
+# of the worst.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-m3=$root/build/release/m3 model= gsm8k= parts=()
+m3=$root/build/release/m3 model= gsm8k=${M3_GSM8K:-} parts=()
 while [ $# -gt 0 ]; do
   case $1 in
     --gsm8k) gsm8k=$2; shift 2 ;;
@@ -12,6 +14,7 @@ while [ $# -gt 0 ]; do
     *) parts+=("$1"); shift ;;
   esac
 done
+case " ${parts[*]} " in *" long-prompt "*) context=32768 ;; esac
 [ ${#parts[@]} -gt 0 ] || parts=(curl openai anthropic page lm-eval bench)
 [ -x "$m3" ] || { echo "build/release/m3 is missing: run make build"; exit 2; }
 
@@ -23,7 +26,7 @@ fi
 export PATH=$venv/bin:$PATH M3_API_KEY=key-of-the-client-tests
 
 log=$(mktemp)
-"$m3" serve ${model:+"$model"} --host 127.0.0.1 --port 0 --max-model-len 8k 2>"$log" &
+"$m3" serve ${model:+"$model"} --host 127.0.0.1 --port 0 --max-model-len "${context:-8k}" 2>"$log" &
 server=$!
 trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -f "$log"' EXIT
 url=
@@ -50,6 +53,7 @@ for part in "${parts[@]}"; do
       "$m3" bench serve --base-url "$url" --dataset-name sharegpt --num-prompts 64 --max-concurrency 16 &&
         "$m3" bench serve --base-url "$url" --endpoint /v1/chat/completions --num-prompts 32 --request-rate 8 \
           --random-input-len 64 --random-output-len 32 ;;
+    long-prompt) python long_prompt.py --url "$url" ;;
     *) echo "unknown part '$part'"; false ;;
   esac
   code=$?

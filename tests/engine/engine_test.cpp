@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 namespace m3 {
 namespace {
@@ -94,6 +96,58 @@ TEST(Engine, ASeedGivesTheSameTokensAndSamplesDiffer) {
   EXPECT_EQ(complete(shared_engine(), request)[0].ids, first[0].ids);  // whatever else runs
   request.sampling.seed = 6;
   EXPECT_NE(complete(shared_engine(), request)[0].ids, first[0].ids);
+}
+
+TEST(Engine, BannedRunsAreNotWritten) {
+  const std::vector<TokenId> free = complete(shared_engine(), prompt(12))[0].ids;
+  Request request = prompt(12);
+  request.sampling.banned = {{free[3]}};
+  const std::vector<TokenId> without = complete(shared_engine(), request)[0].ids;
+  EXPECT_EQ(std::ranges::find(without, free[3]), without.end());
+  request.sampling.banned = {{free[4], free[5]}};  // either alone may stand
+  const std::vector<TokenId> apart = complete(shared_engine(), request)[0].ids;
+  EXPECT_TRUE(std::ranges::search(apart, request.sampling.banned[0]).empty());
+  EXPECT_TRUE(std::equal(free.begin(), free.begin() + 5, apart.begin()));
+  request.sampling.banned = {{}};
+  EXPECT_THROW(shared_engine().submit(request, {}), Error);
+}
+
+TEST(Engine, OnlyAllowedIdsAreWritten) {
+  Request request = prompt(8, 1.0f);
+  request.sampling.allowed_ids = {300, 301, 500};
+  const std::vector<TokenId> ids = complete(shared_engine(), request)[0].ids;
+  EXPECT_EQ(ids.size(), 8u);
+  for (const TokenId id : ids) {
+    EXPECT_TRUE(id == 300 || id == 301 || id == 500) << id;
+  }
+  request.sampling.allowed_ids = {-1};
+  EXPECT_THROW(shared_engine().submit(request, {}), Error);
+}
+
+TEST(Engine, SpecialTokensAreTextWhereAskedFor) {
+  Request request = prompt(1);
+  const std::string name = "]~b]";
+  request.sampling.allowed_ids = {shared_engine().encode(name, true).at(0)};
+  EXPECT_EQ(complete(shared_engine(), request)[0].text, "");
+  request.skip_special = false;
+  EXPECT_EQ(complete(shared_engine(), request)[0].text, name);
+}
+
+TEST(Engine, ACharacterThatTheEndCutsIsLeftOut) {
+  const std::vector<TokenId> ids = shared_engine().encode("😀", false);
+  ASSERT_GT(ids.size(), 1u);  // a small vocabulary has no token for it
+  Request request = prompt(1);
+  request.sampling.allowed_ids = {ids.front()};
+  const Reply reply = complete(shared_engine(), request)[0];
+  EXPECT_EQ(reply.ids, (std::vector<TokenId>{ids.front()}));
+  EXPECT_EQ(reply.text, "");
+}
+
+TEST(Engine, EventsSayHowLongARequestWaited) {
+  const Reply reply = complete(shared_engine(), prompt(2))[0];
+  EXPECT_GE(reply.last.queue_seconds, 0);
+  const Statistics now = shared_engine().statistics();
+  EXPECT_EQ(std::accumulate(now.step_sizes.begin(), now.step_sizes.end(), std::int64_t{0}), now.steps);
 }
 
 TEST(Engine, TopKOneIsGreedyAndParametersAct) {

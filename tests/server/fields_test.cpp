@@ -43,6 +43,30 @@ TEST(Fields, UnknownOnesPassByFlag) {
   server.json("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"from_the_future", 1}});
 }
 
+TEST(Fields, HugeListsAreRefusedOrServed) {
+  const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"Hello."}; });
+  const auto status = [&](const char* field, const Json& value) {
+    Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+    body[field] = value;
+    return server.post("/v1/chat/completions", body).status;
+  };
+  Json every_id = Json::object(), strangers = Json::object();
+  for (int id = 0; id < 4000; ++id) every_id[std::to_string(id)] = id % 100;
+  for (int id = 0; id < 300'000; ++id) strangers[std::to_string(id)] = 1;
+  EXPECT_EQ(status("logit_bias", every_id), 200);
+  EXPECT_EQ(status("logit_bias", strangers), 400);
+  EXPECT_EQ(status("stop", std::vector<std::string>(100'000, "x")), 400);
+  EXPECT_EQ(status("stop", std::string(1'000'000, 'x')), 400);
+  EXPECT_EQ(status("stop_token_ids", std::vector<int>(100'000, 1)), 400);
+  EXPECT_EQ(status("bad_words", std::vector<std::string>(100'000, "x")), 400);
+  EXPECT_EQ(status("allowed_token_ids", std::vector<int>(1'000'000, 1)), 400);
+  EXPECT_EQ(status("n", 1'000'000'000), 400);
+  EXPECT_EQ(status("n", 1e300), 400);
+  EXPECT_EQ(status("max_tokens", std::numeric_limits<std::int64_t>::max()), 200);
+  EXPECT_EQ(status("seed", std::numeric_limits<std::uint64_t>::max()), 400);
+  EXPECT_EQ(status("messages", std::vector<int>(100'000, 1)), 400);
+}
+
 TEST(Fields, BodiesThatAreNoObjects) {
   const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"Hello."}; });
   std::string deep;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "src/base/error.h"
+#include "tests/support/small_engine.h"
 #include "tests/support/test_server.h"
 
 namespace m3::server {
@@ -100,6 +101,7 @@ TEST(Lifecycle, ADeadEngineIsToldToAll) {
   ASSERT_EQ(streamed.receive_head().status, 200);
   EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 2; }));
   server.engine().die();
+  EXPECT_EQ(server.get("/health").status, 503);
   const auto refused = whole.receive();
   EXPECT_EQ(refused.status, 500);
   EXPECT_TRUE(Json::parse(refused.body).contains("error"));
@@ -108,6 +110,42 @@ TEST(Lifecycle, ADeadEngineIsToldToAll) {
   EXPECT_TRUE(told);
   EXPECT_EQ(wait_for_end(server.server()), 1);
   EXPECT_EQ(server.server().state(), Server::State::failed);
+}
+
+// The engine that people run, whose thread ends at its 20th step.
+TEST(Lifecycle, AnEngineThreadThatEndsIsToldToAll) {
+  test::SmallOptions small;
+  small.sequences = 1;
+  small.before_step = [](std::int64_t step) {
+    if (step == 20) fail("step 20 is one too many");
+  };
+  Server server(test::test_options(), [&](const LoadProgress&) {
+    return std::make_unique<Model>(Model{test::small_engine(small),
+                                         Tokenizer::load(std::string(M3_MODELS) + "/m3-tiny-chat"), std::nullopt, "",
+                                         "small"});
+  });
+  server.wait_until_loaded();
+  Json body = {{"prompt", {1, 2, 3}}, {"max_tokens", 500}, {"ignore_eos", true}, {"stream", true}};
+  HttpClient streamed(server.port()), waiting(server.port());
+  streamed.send(test::request_bytes("POST", "/v1/completions", body.dump()));
+  ASSERT_EQ(streamed.receive_head().status, 200);
+  body["stream"] = false;
+  waiting.send(test::request_bytes("POST", "/v1/completions", body.dump()));
+  std::string last, error;
+  while (const auto event = streamed.next_event()) {
+    if (event->find("\"error\"") != std::string::npos) error = *event;
+    last = *event;
+  }
+  EXPECT_NE(error.find("step 20 is one too many"), std::string::npos) << error;
+  EXPECT_EQ(last, "[DONE]");
+  const auto refused = waiting.receive();
+  EXPECT_GE(refused.status, 500);  // it may also have come too late to be queued
+  EXPECT_TRUE(Json::parse(refused.body).contains("error")) << refused.body;
+  HttpClient probe(server.port());
+  EXPECT_EQ(probe.request("GET", "/health").status, 503);
+  EXPECT_EQ(probe.request("POST", "/v1/completions", body.dump()).status, 500);
+  probe.close();
+  EXPECT_EQ(wait_for_end(server), 1);
 }
 
 }  // namespace

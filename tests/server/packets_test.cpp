@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace m3::server {
@@ -65,6 +66,24 @@ TEST(PacketJoiner, OrForFiftyMilliseconds) {
   j.joiner.tick(Time{} + milliseconds(57), j.out);
   EXPECT_EQ(j.texts(), (Texts{"first", "ab"}));
   EXPECT_FALSE(j.joiner.due());
+}
+
+TEST(PacketJoiner, TheEndOfArgumentsIsNoPacketOfItsOwn) {
+  Joiner j;
+  j.joiner.note_sent();  // the call's name
+  for (const char* piece : {"{\"city\": \"", "Röm", "\", \"days\": ", "3", "}"}) j.push(piece, Channel::arguments, 0);
+  j.joiner.flush(j.out);
+  std::string joined;
+  for (const std::string& text : j.texts()) {
+    EXPECT_GE(characters(text), 5u) << text;
+    joined += text;
+  }
+  EXPECT_EQ(joined, "{\"city\": \"Röm\", \"days\": 3}");
+  EXPECT_GE(j.out.size(), 3u);
+  // What stays behind waits no longer than anything else.
+  j.push("{\"text\": \"word", Channel::arguments, 1);
+  ASSERT_TRUE(j.joiner.due());
+  EXPECT_EQ(*j.joiner.due(), j.now + milliseconds(50));
 }
 
 TEST(PacketJoiner, CharactersAreCodePoints) {

@@ -1,109 +1,21 @@
-// Replies, streamed and whole: what MiniMax's verifier expects of every server of M3, on scripted text.
+// Replies, streamed and whole, on scripted text.
 #include <gtest/gtest.h>
 
-#include "tests/support/test_server.h"
+#include "tests/support/chat_replies.h"
 
 namespace m3::server {
 namespace {
 
+using test::characters;
+using test::chat_body;
 using test::HttpResponse;
+using test::invoke;
 using test::Json;
+using test::stream_chat;
+using test::StreamedChat;
 using test::TestServer;
-
-const std::string name_space = "]<]minimax[>[";
-
-Json tool(const std::string& name) {
-  return {
-      {"type", "function"},
-      {"function",
-       {{"name", name},
-        {"parameters",
-         {{"type", "object"}, {"properties", {{"city", {{"type", "string"}}}, {"days", {{"type", "integer"}}}}}}}}}};
-}
-
-std::string invoke(const std::string& name, const std::string& city) {
-  const std::string& n = name_space;
-  return n + "<invoke name=\"" + name + "\">" + n + "<city>" + city + n + "</city>" + n + "<days>3" + n + "</days>" +
-         n + "</invoke>\n";
-}
-
-std::string block(const std::string& calls) {
-  return name_space + "<tool_call>\n" + calls + name_space + "</tool_call>";
-}
-
-Json body_of(const Json& more = Json::object()) {
-  Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
-  body.update(more);
-  return body;
-}
-
-// A stream put together again.
-struct Streamed {
-  std::string content, reasoning, finish;
-  std::vector<Json> calls;
-  std::vector<std::string> content_parts, argument_parts;
-  Json usage;
-  int finishes = 0, usages = 0;
-  bool done = false;
-};
-
-std::size_t characters(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-Streamed stream(const TestServer& server, Json body, int sample = 0) {
-  body["stream"] = true;
-  const HttpResponse response = server.post("/v1/chat/completions", body);
-  EXPECT_EQ(response.status, 200) << response.body;
-  EXPECT_TRUE(response.whole);
-  EXPECT_TRUE(response.headers.at("content-type").starts_with("text/event-stream"));
-  Streamed out;
-  std::string id;
-  for (const std::string& event : response.events()) {
-    EXPECT_FALSE(out.done) << "after [DONE]: " << event;
-    if (event == "[DONE]") {
-      out.done = true;
-      continue;
-    }
-    const Json chunk = Json::parse(event);
-    EXPECT_EQ(chunk.at("object"), "chat.completion.chunk");
-    if (id.empty()) id = chunk.at("id");
-    EXPECT_EQ(chunk.at("id"), id);
-    EXPECT_EQ(out.usages, 0) << "after the usage chunk: " << event;
-    if (chunk.at("choices").empty()) {
-      out.usage = chunk.at("usage");
-      ++out.usages;
-      continue;
-    }
-    const Json& choice = chunk["choices"][0];
-    if (choice.at("index") != sample) continue;
-    EXPECT_EQ(out.finishes, 0) << "after the closing chunk: " << event;
-    const Json& delta = choice.at("delta");
-    const std::string content = delta.value("content", ""), reasoning = delta.value("reasoning_content", "");
-    EXPECT_TRUE(content.empty() || reasoning.empty()) << event;
-    out.content += content;
-    out.reasoning += reasoning;
-    if (!content.empty()) out.content_parts.push_back(content);
-    for (const Json& call : delta.value("tool_calls", Json::array())) {
-      const auto index = call.at("index").get<std::size_t>();
-      if (call.contains("id")) {
-        EXPECT_EQ(index, out.calls.size());
-        out.calls.push_back({{"id", call["id"]}, {"name", call["function"]["name"]}, {"arguments", ""}});
-      }
-      const std::string piece = call["function"].value("arguments", "");
-      if (!piece.empty()) out.argument_parts.push_back(piece);
-      out.calls.at(index)["arguments"].get_ref<std::string&>() += piece;
-    }
-    if (!choice.at("finish_reason").is_null()) {
-      ++out.finishes;
-      out.finish = choice["finish_reason"];
-    }
-  }
-  EXPECT_TRUE(out.done);
-  EXPECT_EQ(out.finishes, 1);
-  return out;
-}
+using test::tool_block;
+using test::weather_tool;
 
 class Replies : public testing::Test {
  protected:
@@ -116,8 +28,8 @@ class Replies : public testing::Test {
 TEST_F(Replies, StreamedAndWholeAgree) {
   reply.text =
       "<mm:think>I should greet.</mm:think>Hello there! 😀👩‍👩‍👧‍👦 Ça va? 漢字かな交じり文";
-  const Json whole = server.json("/v1/chat/completions", body_of());
-  const Streamed streamed = stream(server, body_of({{"stream_options", {{"include_usage", true}}}}));
+  const Json whole = server.json("/v1/chat/completions", chat_body());
+  const StreamedChat streamed = stream_chat(server, chat_body({{"stream_options", {{"include_usage", true}}}}));
   const Json& message = whole["choices"][0]["message"];
   EXPECT_EQ(message["content"], "Hello there! 😀👩‍👩‍👧‍👦 Ça va? 漢字かな交じり文");
   EXPECT_EQ(message["reasoning_content"], "I should greet.");
@@ -136,7 +48,7 @@ TEST_F(Replies, StreamedAndWholeAgree) {
 TEST_F(Replies, PacketsHaveTheSizesThatTheVerifierCounts) {
   for (int i = 0; i < 300; ++i) reply.text += i % 7 == 0 ? " a" : i % 5 == 0 ? "😀" : " story";
   reply.token_time = std::chrono::milliseconds(1);
-  const Streamed streamed = stream(server, body_of());
+  const StreamedChat streamed = stream_chat(server, chat_body());
   std::size_t tiny = 0;
   for (const std::string& part : streamed.content_parts) {
     if (characters(part) < 5) ++tiny;
@@ -148,9 +60,9 @@ TEST_F(Replies, PacketsHaveTheSizesThatTheVerifierCounts) {
 
 TEST_F(Replies, CallsStreamByIndexWithIds) {
   const std::string city = std::string(3000, 'x') + " \"quoted\" \\ 漢";
-  reply.text = "Let me look." + block(invoke("get_weather", city) + invoke("other-tool.v2", "Rome"));
-  const Json body = body_of({{"tools", {tool("get_weather"), tool("other-tool.v2")}}});
-  const Streamed streamed = stream(server, body);
+  reply.text = "Let me look." + tool_block(invoke("get_weather", city) + invoke("other-tool.v2", "Rome"));
+  const Json body = chat_body({{"tools", {weather_tool("get_weather"), weather_tool("other-tool.v2")}}});
+  const StreamedChat streamed = stream_chat(server, body);
   EXPECT_EQ(streamed.content, "Let me look.");
   EXPECT_EQ(streamed.finish, "tool_calls");
   ASSERT_EQ(streamed.calls.size(), 2u);
@@ -166,37 +78,39 @@ TEST_F(Replies, CallsStreamByIndexWithIds) {
 }
 
 TEST_F(Replies, ACallAloneHasNoContent) {
-  reply.text = block(invoke("get_weather", "Rome"));
-  EXPECT_TRUE(message(body_of({{"tools", {tool("get_weather")}}}))["message"]["content"].is_null());
+  reply.text = tool_block(invoke("get_weather", "Rome"));
+  EXPECT_TRUE(message(chat_body({{"tools", {weather_tool("get_weather")}}}))["message"]["content"].is_null());
 }
 
 TEST_F(Replies, UndeclaredToolsAreStillCalls) {
-  reply.text = block(invoke("nobody_knows", "Rome"));
-  EXPECT_EQ(message(body_of())["message"]["tool_calls"][0]["function"]["name"], "nobody_knows");
-  EXPECT_EQ(message(body_of({{"tools", {tool("a")}}}))["message"]["tool_calls"][0]["function"]["name"], "nobody_knows");
+  reply.text = tool_block(invoke("nobody_knows", "Rome"));
+  EXPECT_EQ(message(chat_body())["message"]["tool_calls"][0]["function"]["name"], "nobody_knows");
+  EXPECT_EQ(message(chat_body({{"tools", {weather_tool("a")}}}))["message"]["tool_calls"][0]["function"]["name"],
+            "nobody_knows");
 }
 
 TEST_F(Replies, ToolChoiceNoneFiresNothing) {
-  reply.text = "Text." + block(invoke("get_weather", "Rome"));
-  const Json choice = message(body_of({{"tools", {tool("get_weather")}}, {"tool_choice", "none"}}));
+  reply.text = "Text." + tool_block(invoke("get_weather", "Rome"));
+  const Json choice = message(chat_body({{"tools", {weather_tool("get_weather")}}, {"tool_choice", "none"}}));
   EXPECT_FALSE(choice["message"].contains("tool_calls"));
   EXPECT_EQ(choice["finish_reason"], "stop");
 }
 
 TEST_F(Replies, OneCallAtMostWhereAskedFor) {
-  reply.text = block(invoke("get_weather", "Rome") + invoke("get_weather", "Oslo"));
-  const Json body = body_of({{"tools", {tool("get_weather")}}, {"parallel_tool_calls", false}});
+  reply.text = tool_block(invoke("get_weather", "Rome") + invoke("get_weather", "Oslo"));
+  const Json body = chat_body({{"tools", {weather_tool("get_weather")}}, {"parallel_tool_calls", false}});
   EXPECT_EQ(message(body)["message"]["tool_calls"].size(), 1u);
 }
 
 TEST_F(Replies, ReasoningWhereItIsAskedFor) {
   reply.text = "<mm:think>Hm, well.</mm:think>Yes indeed.";
-  EXPECT_EQ(message(body_of({{"reasoning_split", false}}))["message"]["content"],
+  EXPECT_EQ(message(chat_body({{"reasoning_split", false}}))["message"]["content"],
             "<think>Hm, well.</think>Yes indeed.");
-  EXPECT_EQ(stream(server, body_of({{"reasoning_split", false}})).content, "<think>Hm, well.</think>Yes indeed.");
-  EXPECT_FALSE(message(body_of({{"include_reasoning", false}}))["message"].contains("reasoning_content"));
+  EXPECT_EQ(stream_chat(server, chat_body({{"reasoning_split", false}})).content,
+            "<think>Hm, well.</think>Yes indeed.");
+  EXPECT_FALSE(message(chat_body({{"include_reasoning", false}}))["message"].contains("reasoning_content"));
   reply.text = "Hm, well.</mm:think>Yes indeed.";
-  const Json choice = message(body_of({{"thinking", {{"type", "enabled"}}}}));
+  const Json choice = message(chat_body({{"thinking", {{"type", "enabled"}}}}));
   EXPECT_EQ(choice["message"]["reasoning_content"], "Hm, well.");
   EXPECT_EQ(choice["message"]["content"], "Yes indeed.");
 }
@@ -205,7 +119,7 @@ TEST_F(Replies, LengthIsExact) {
   reply.text = "one two three four five six seven eight nine ten";
   for (const int limit : {1, 2, 5}) {
     const Json whole =
-        server.json("/v1/chat/completions", body_of({{"max_tokens", 500}, {"max_completion_tokens", limit}}));
+        server.json("/v1/chat/completions", chat_body({{"max_tokens", 500}, {"max_completion_tokens", limit}}));
     EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
     EXPECT_EQ(whole["usage"]["completion_tokens"], limit);
   }
@@ -213,7 +127,7 @@ TEST_F(Replies, LengthIsExact) {
 
 TEST_F(Replies, LogprobsComeWithTheirTokens) {
   reply.text = "Hello there, my friend 😀!";
-  const Json body = body_of({{"logprobs", true}, {"top_logprobs", 2}});
+  const Json body = chat_body({{"logprobs", true}, {"top_logprobs", 2}});
   const Json entries = message(body)["logprobs"]["content"];
   std::string joined;
   for (const Json& entry : entries) {
@@ -236,9 +150,9 @@ TEST_F(Replies, SamplesKeepApart) {
   TestServer two([](const Request&, int sample) {
     return test::ScriptedEngine::Reply{sample == 0 ? "zero zero zero zero" : "one one one one"};
   });
-  EXPECT_EQ(stream(two, body_of({{"n", 2}}), 0).content, "zero zero zero zero");
-  EXPECT_EQ(stream(two, body_of({{"n", 2}}), 1).content, "one one one one");
-  const Json whole = two.json("/v1/chat/completions", body_of({{"n", 2}}));
+  EXPECT_EQ(stream_chat(two, chat_body({{"n", 2}}), 0).content, "zero zero zero zero");
+  EXPECT_EQ(stream_chat(two, chat_body({{"n", 2}}), 1).content, "one one one one");
+  const Json whole = two.json("/v1/chat/completions", chat_body({{"n", 2}}));
   EXPECT_EQ(whole["choices"][1]["message"]["content"], "one one one one");
   EXPECT_EQ(whole["choices"][1]["index"], 1);
 }
@@ -267,9 +181,35 @@ TEST_F(Replies, CompletionsOfSeveralPrompts) {
   EXPECT_EQ(texts[2].substr(0, texts[2].find(" #")), texts[3].substr(0, texts[3].find(" #")));
 }
 
+TEST_F(Replies, TruncatedPromptsKeepTheirEnd) {
+  const Json whole = server.json(
+      "/v1/completions",
+      {{"prompt", {{5, 6, 7}, {8}}}, {"truncate_prompt_tokens", 2}, {"return_token_ids", true}, {"max_tokens", 2}});
+  EXPECT_EQ(whole["choices"][0]["prompt_token_ids"].dump(), "[6,7]");
+  EXPECT_EQ(whole["choices"][1]["prompt_token_ids"].dump(), "[8]");
+  Json long_prompt = {{"prompt", std::vector<int>(5000, 300)}, {"max_tokens", 96}};
+  EXPECT_EQ(server.post("/v1/completions", long_prompt).status, 400);
+  long_prompt["truncate_prompt_tokens"] = -1;  // all that the context of 4096 leaves beside the reply
+  EXPECT_EQ(server.json("/v1/completions", long_prompt)["usage"]["prompt_tokens"].get<int>(), 4000);
+  EXPECT_EQ(server.json("/v1/chat/completions", chat_body({{"truncate_prompt_tokens", 9}}))["usage"]["prompt_tokens"]
+                .get<int>(),
+            9);
+}
+
+TEST_F(Replies, BadWordsAreBannedAsBeginningsAndInRunningText) {
+  std::vector<std::vector<TokenId>> banned;
+  TestServer keeps([&](const Request& request, int) {
+    banned = request.sampling.banned;
+    return test::ScriptedEngine::Reply{"Hi."};
+  });
+  keeps.json("/v1/chat/completions", chat_body({{"bad_words", {" whale"}}}));
+  const auto ids = [&](const std::string& text) { return keeps.server().model().engine->encode(text, true); };
+  EXPECT_EQ(banned, (std::vector<std::vector<TokenId>>{ids("whale"), ids(" whale")}));
+}
+
 TEST_F(Replies, AFragmentIsNotHeldBackForEver) {
   reply = {"Hello there", std::chrono::milliseconds(150)};
-  Json body = body_of({{"stream", true}});
+  Json body = chat_body({{"stream", true}});
   test::HttpClient client = server.connect();
   client.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
   ASSERT_EQ(client.receive_head().status, 200);
@@ -282,12 +222,13 @@ TEST_F(Replies, AFragmentIsNotHeldBackForEver) {
 }
 
 TEST_F(Replies, ParseAndRenderAlone) {
-  const Json parsed = server.json("/v1/chat/parse", {{"text", "Hi" + block(invoke("get_weather", "Rome"))},
-                                                     {"request", body_of({{"tools", {tool("get_weather")}}})}});
+  const Json parsed =
+      server.json("/v1/chat/parse", {{"text", "Hi" + tool_block(invoke("get_weather", "Rome"))},
+                                     {"request", chat_body({{"tools", {weather_tool("get_weather")}}})}});
   EXPECT_EQ(parsed["content"], "Hi");
   EXPECT_EQ(parsed["tool_calls"][0]["name"], "get_weather");
-  const Json rendered = server.json("/v1/chat/render", body_of());
-  const Json tokens = server.json("/tokenize", body_of());
+  const Json rendered = server.json("/v1/chat/render", chat_body());
+  const Json tokens = server.json("/tokenize", chat_body());
   EXPECT_EQ(rendered["token_ids"], tokens["tokens"]);
   EXPECT_EQ(server.json("/detokenize", {{"tokens", tokens["tokens"]}})["prompt"], rendered["prompt"]);
 }
@@ -295,7 +236,7 @@ TEST_F(Replies, ParseAndRenderAlone) {
 TEST_F(Replies, AbortById) {
   reply = {std::string(3000, 'x'), std::chrono::milliseconds(5)};
   test::HttpClient client = server.connect();
-  client.send(test::request_bytes("POST", "/v1/chat/completions", body_of().dump(), {"X-Request-Id: mine"}));
+  client.send(test::request_bytes("POST", "/v1/chat/completions", chat_body().dump(), {"X-Request-Id: mine"}));
   EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 1; }));
   EXPECT_EQ(server.json("/abort_requests", {{"request_ids", {"mine"}}})["aborted"], 1);
   const HttpResponse response = client.receive();
@@ -307,13 +248,38 @@ TEST_F(Replies, MetricsUnderBothNames) {
   ServerOptions options;
   options.vllm_metric_names = true;
   TestServer both([](const Request&, int) { return test::ScriptedEngine::Reply{"a b c"}; }, options);
-  both.json("/v1/chat/completions", body_of());
+  both.json("/v1/chat/completions", chat_body());
   const std::string text = both.get("/metrics").body;
-  for (const char* series : {"num_requests_running", "kv_cache_usage_perc", "time_to_first_token_seconds_bucket",
-                             "e2e_request_latency_seconds_count", "request_generation_tokens_sum",
-                             "request_success_total", "prefix_cache_hits_total", "num_preemptions_total"}) {
+  for (const char* series : {"num_requests_running",
+                             "kv_cache_usage_perc",
+                             "time_to_first_token_seconds_bucket",
+                             "e2e_request_latency_seconds_count",
+                             "request_generation_tokens_sum",
+                             "request_success_total",
+                             "prefix_cache_hits_total",
+                             "num_preemptions_total",
+                             "prefix_cache_queries_total",
+                             "num_requests_waiting",
+                             "prompt_tokens_total",
+                             "generation_tokens_total",
+                             "cache_config_info",
+                             "iteration_tokens_total_bucket",
+                             "inter_token_latency_seconds_count",
+                             "request_time_per_output_token_seconds_sum",
+                             "request_queue_time_seconds_bucket",
+                             "request_prefill_time_seconds_sum",
+                             "request_decode_time_seconds_sum",
+                             "request_inference_time_seconds_sum",
+                             "request_prompt_tokens_bucket",
+                             "request_max_num_generation_tokens_sum",
+                             "request_prefill_kv_computed_tokens_sum",
+                             "request_params_n_bucket"}) {
     EXPECT_NE(text.find("\nm3:" + std::string(series)), std::string::npos) << series;
     EXPECT_NE(text.find("\nvllm:" + std::string(series)), std::string::npos) << series;
+  }
+  for (const char* old : {"gpu_cache_usage_perc", "time_per_output_token_seconds_bucket"}) {
+    EXPECT_NE(text.find("\nvllm:" + std::string(old)), std::string::npos) << old;
+    EXPECT_EQ(text.find("\nm3:" + std::string(old)), std::string::npos) << old;
   }
   EXPECT_EQ(server.get("/metrics").body.find("vllm:"), std::string::npos);
 }

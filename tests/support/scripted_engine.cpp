@@ -85,6 +85,7 @@ bool ScriptedEngine::step(Running& running) {
   Event event;
   event.request = running.id;
   event.sample = running.sample;
+  event.queue_seconds = 0;
   event.usage.prompt_tokens = static_cast<std::int64_t>(running.request.prompt_ids.size());
   const bool dead = !healthy();
   if (dead) {
@@ -105,7 +106,6 @@ bool ScriptedEngine::step(Running& running) {
       }
     }
     if (running.next >= running.ids.size()) {
-      event.text += running.decoder.flush();
       event.finish = running.reply.finish;
     }
   }

@@ -33,6 +33,8 @@ class ScriptedEngine final : public Engine {
   std::atomic<std::int64_t> most_waiting = 1'000'000;
   std::atomic<int> cancelled = 0;  // samples that ended so
   std::atomic<int> resets = 0;
+  // Before the first request; 4096 otherwise.
+  void set_max_model_len(std::int64_t tokens) { info_.max_model_len = tokens; }
 
   const ModelInfo& info() const override { return info_; }
   RequestId submit(Request request, EventSink sink) override;

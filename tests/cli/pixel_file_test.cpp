@@ -103,8 +103,10 @@ TEST(TracePixels, StoresFeaturesAndSeesThemInLogits) {
   for (const std::int32_t id : golden.ints("token_ids")) ids += std::to_string(id) + " ";
   test::write_file(directory / "ids", ids);
   std::string positions;
-  for (const std::int32_t position : golden.ints("positions"))
-    positions += (positions.empty() ? "" : ",") + std::to_string(position);
+  for (const std::int32_t position : golden.ints("positions")) {
+    if (!positions.empty()) positions += ",";
+    positions += std::to_string(position);
+  }
   const std::string command = std::string(M3_PROGRAM) + " trace " + golden.directory().string() + " --pixels " +
                               (directory / "pixels").string() + " --backend scalar --numerics fp32 --out " +
                               (directory / "out").string();

@@ -38,6 +38,17 @@ struct EngineOptions {
 // Called while loading: what is being done, and how far (done of total, in bytes or items).
 using LoadProgress = std::function<void(std::string_view what, std::int64_t done, std::int64_t total)>;
 
+// What a caller must know to make Request::media.
+struct MediaInfo {
+  std::string unavailable = "no model is loaded";  // why requests may carry none, as one line; empty: they may
+  TokenId image_id = -1, video_id = -1;            // placeholders; -1: the model has none for this kind
+  int patch_size = 14;                             // pixels of a side
+  int temporal_patch_size = 2;                     // frames of a temporal group
+  int merge_size = 2;                              // patches of a side of what becomes one token
+  int segment_groups = 4;                          // temporal groups that attend to each other
+  std::int64_t max_patches = 0;                    // that do, at most
+};
+
 struct ModelInfo {
   std::string name;  // the checkpoint's folder name
   std::int64_t max_model_len = 0;
@@ -51,10 +62,7 @@ struct ModelInfo {
   std::int64_t max_num_seqs = 0;         // samples that run at the same time
   std::string backend;                   // "cpu (AVX2, 2 threads)"
   std::vector<TokenId> end_ids;          // tokens that end a reply
-  // Pictures. `no_media`: why requests may carry none, as one line; empty: they may.
-  std::string no_media;
-  TokenId image_id = -1, video_id = -1;  // placeholders
-  std::int64_t max_picture_patches = 0;
+  MediaInfo media;
 };
 
 // Totals are since load. When a sample's last event is seen, its pages are free and its counts are in here.

@@ -79,11 +79,16 @@ void LocalEngine::fill_info() {
   info_.max_num_seqs = running_limit(options_.max_num_seqs, model_->max_batched_tokens());
   info_.backend = model_->backend().description();
   info_.end_ids = vocabulary_.end_ids;
-  info_.no_media = model_->no_pictures();
+  info_.media.unavailable = model_->no_pictures();
   if (model_->tower() != nullptr) {
-    info_.image_id = model_->config().vision->image_token_id;
-    info_.video_id = model_->config().vision->video_token_id;
-    info_.max_picture_patches = model_->vision_patches();
+    const VisionConfig& vision = *model_->config().vision;
+    info_.media.image_id = vision.image_token_id;
+    info_.media.video_id = vision.video_token_id;
+    info_.media.patch_size = vision.patch_size;
+    info_.media.temporal_patch_size = vision.temporal_patch_size;
+    info_.media.merge_size = vision.spatial_merge_size;
+    info_.media.segment_groups = vision.segment_max_frames;
+    info_.media.max_patches = model_->vision_patches();
   }
   published_.pages_total = counts_.pages_total = pages.pages();
 }

@@ -33,7 +33,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const MemoryRequest& request) {
   if (fitting_len == 0) {
     fail_resource(
         "no memory for even one 128-token page of {}: {} are left beside {} of working memory; a smaller "
-        "--max-model-len or --max-num-batched-tokens needs less",
+        "--max-model-len, --max-num-batched-tokens or --max-picture-patches needs less",
         human_bytes(needs.page_bytes * request.full_contexts), human_bytes(budget), human_bytes(needs.workspace_bytes));
   }
   if (wanted_len > fitting_len) {

@@ -200,10 +200,10 @@ std::string refusal(Engine& engine, const Request& request) {
 
 TEST(Pictures, WhatDoesNotFitIsRefusedAndTheNextRequestWorks) {
   const auto engine = small_engine({.vision = true});
-  EXPECT_EQ(engine->info().no_media, "");
-  EXPECT_EQ(engine->info().image_id, image_id);
-  EXPECT_EQ(engine->info().video_id, video_id);
-  EXPECT_EQ(engine->info().max_picture_patches, 256);
+  EXPECT_EQ(engine->info().media.unavailable, "");
+  EXPECT_EQ(engine->info().media.image_id, image_id);
+  EXPECT_EQ(engine->info().media.video_id, video_id);
+  EXPECT_EQ(engine->info().media.max_patches, 256);
   const auto refused = [&](const std::string& what, const std::function<void(Request&)>& change) {
     Request request = request_with({picture(1, 4, 6, 1)}, 20, 1);
     change(request);
@@ -235,7 +235,7 @@ TEST(Pictures, WhatDoesNotFitIsRefusedAndTheNextRequestWorks) {
 
 TEST(Pictures, AModelWithoutATowerSaysSo) {
   const auto engine = small_engine({});
-  EXPECT_NE(engine->info().no_media.find("no vision_config"), std::string::npos);
+  EXPECT_NE(engine->info().media.unavailable.find("no vision_config"), std::string::npos);
   EXPECT_NE(refusal(*engine, request_with({picture(1, 4, 6, 1)}, 20, 1)).find("takes no pictures"), std::string::npos);
 }
 

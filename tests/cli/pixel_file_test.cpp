@@ -97,8 +97,8 @@ TEST(TracePixels, StoresFeaturesAndSeesThemInLogits) {
   test::write_safetensors(
       directory / "pixels",
       {tensor("grid", DType::i64, {count, 3}, sides), tensor("is_video", DType::i64, {count}, is_video),
-       tensor("pixel_values", DType::f32,
-              {std::ssize(golden.pixels) / test::VisionCase::columns, test::VisionCase::columns}, golden.pixels)});
+       tensor("pixel_values", DType::f32, {std::ssize(golden.pixels) / golden.columns, golden.columns},
+              golden.pixels)});
   std::string ids;
   for (const std::int32_t id : golden.ints("token_ids")) ids += std::to_string(id) + " ";
   test::write_file(directory / "ids", ids);

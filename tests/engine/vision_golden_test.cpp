@@ -87,7 +87,7 @@ TEST_P(VisionGolden, ChunksAndThreadsChangeNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, VisionGolden, testing::Values("vision_images", "vision_clips"),
+INSTANTIATE_TEST_SUITE_P(Cases, VisionGolden, testing::Values("vision_images", "vision_clips", "vision_sizes"),
                          [](const auto& tested) { return tested.param; });
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST_P(Tower, CompanyPassesAndThreadsChangeNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Tower, testing::Values("vision_images", "vision_clips"),
+INSTANTIATE_TEST_SUITE_P(Cases, Tower, testing::Values("vision_images", "vision_clips", "vision_sizes"),
                          [](const auto& tested) { return tested.param; });
 
 // Longer than a block of rows, so that one picture's attention spans several.

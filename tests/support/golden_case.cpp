@@ -52,6 +52,7 @@ std::vector<std::int64_t> GoldenCase::shape(const std::string& name) const { ret
 
 VisionCase::VisionCase(const std::string& name) : GoldenCase(name, "vision.safetensors") {
   const auto meta = nlohmann::json::parse(read_file(goldens() / name / "meta.json"));
+  columns = meta.at("pixel_columns").get<std::int64_t>();
   const std::vector<std::int32_t> grids = ints("grids");
   const std::vector<std::int32_t> is_video = ints("is_video");
   for (std::size_t i = 0; i < is_video.size(); ++i) {

@@ -48,9 +48,9 @@ class VisionCase : public GoldenCase {
     std::int64_t first_pixel = 0;  // in `pixels`
     std::int64_t patches() const { return t * h * w; }
   };
-  static constexpr std::int64_t columns = 1176;  // values of a patch
+  std::int64_t columns = 0;  // values of a patch
   std::vector<Media> media;
-  std::vector<float> pixels;  // [Σ patches, 1176], seeded
+  std::vector<float> pixels;  // [Σ patches, columns], seeded
 };
 
 // ‖a − b‖₂ / ‖b‖₂ of row `row` of two [.., columns] arrays.

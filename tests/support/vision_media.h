@@ -17,7 +17,7 @@ inline std::vector<Media> media_of(const VisionCase& golden) {
          .t = shown.t,
          .h = shown.h,
          .w = shown.w,
-         .pixels = std::make_shared<const std::vector<float>>(begin, begin + shown.patches() * VisionCase::columns),
+         .pixels = std::make_shared<const std::vector<float>>(begin, begin + shown.patches() * golden.columns),
          .features = nullptr,
          .key = ""});
   }

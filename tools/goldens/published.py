@@ -105,7 +105,9 @@ def tensor_shapes(text):
 def vision_shapes(vision, text_hidden, projector):
     """Published name -> shape of every tensor of tower and projector."""
     hidden, wide, tower = vision["hidden_size"], vision["intermediate_size"], "vision_tower.vision_model."
-    shapes = {tower + "embeddings.patch_embedding.weight": (hidden, 3, 2, 14, 14)}
+    sizes = vision["img_token_compression_config"]
+    patch, merge = vision["patch_size"], sizes["spatial_merge_size"]
+    shapes = {tower + "embeddings.patch_embedding.weight": (hidden, 3, sizes["temporal_patch_size"], patch, patch)}
 
     def linear(name, rows, columns):
         shapes[name + ".weight"], shapes[name + ".bias"] = (rows, columns), (rows,)
@@ -124,7 +126,7 @@ def vision_shapes(vision, text_hidden, projector):
         linear(layer + "mlp.fc2", hidden, wide)
     linear("multi_modal_projector.linear_1", projector, hidden)
     linear("multi_modal_projector.linear_2", text_hidden, projector)
-    linear("patch_merge_mlp.linear_1", projector, 4 * text_hidden)
+    linear("patch_merge_mlp.linear_1", projector, merge * merge * text_hidden)
     linear("patch_merge_mlp.linear_2", text_hidden, projector)
     return shapes
 

@@ -81,7 +81,8 @@ function(m3_library name)
 endfunction()
 
 # Kernels of one instruction set live in files named *_avx2.cpp and *_avx512.cpp, chosen at run time.
-file(GLOB_RECURSE m3_avx2_sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/ops/cpu/*_avx2.cpp")
+file(GLOB_RECURSE m3_avx2_sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/ops/cpu/*_avx2.cpp"
+     "${CMAKE_SOURCE_DIR}/src/vision/*_avx2.cpp")
 file(GLOB_RECURSE m3_avx512_sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/ops/cpu/*_avx512.cpp")
 set_source_files_properties(${m3_avx2_sources} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
 set_source_files_properties(${m3_avx512_sources} PROPERTIES COMPILE_OPTIONS

@@ -67,20 +67,31 @@ std::vector<Segment> segments(const Grid& grid, std::int64_t max_groups) {
 
 std::string timestamp_text(double seconds) { return fmt::format("]<]{:.1f} seconds[>[", seconds); }
 
-void write_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels, float* out) {
+void append_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels,
+                  std::vector<float>& values) {
   check(frames, shape);
   const std::ptrdiff_t area = std::ptrdiff_t{shape.patch} * shape.patch;
   const int rows = frames[0].height / shape.patch;
   const int columns = frames[0].width / shape.patch;
+  const int present = std::min(shape.temporal, static_cast<int>(frames.size()));
+  // Rows are made where they stay in the nearest cache, and written out once.
+  std::vector<float> row(static_cast<std::size_t>(shape.values()));
   for (int by = 0; by < rows; by += shape.merge) {
     for (int bx = 0; bx < columns; bx += shape.merge) {
-      for (int inside = 0; inside < shape.merge * shape.merge; ++inside, out += shape.values()) {
+      for (int inside = 0; inside < shape.merge * shape.merge; ++inside) {
         const int y = (by + inside / shape.merge) * shape.patch;
         const int x = (bx + inside % shape.merge) * shape.patch;
-        for (int f = 0; f < shape.temporal; ++f) {
-          const Picture& frame = frames[std::min(static_cast<std::size_t>(f), frames.size() - 1)];
-          write_patch(frame, y, x, shape, levels, out + f * area, shape.temporal * area);
+        for (int f = 0; f < present; ++f) {
+          const Picture& frame = frames[static_cast<std::size_t>(f)];
+          write_patch(frame, y, x, shape, levels, row.data() + f * area, shape.temporal * area);
         }
+        for (int f = present; f < shape.temporal; ++f) {
+          for (int c = 0; c < shape.channels; ++c) {
+            float* copy = row.data() + (c * shape.temporal + f) * area;
+            std::copy_n(copy - area, area, copy);
+          }
+        }
+        values.insert(values.end(), row.begin(), row.end());
       }
     }
   }
@@ -92,11 +103,9 @@ Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape, con
   const auto temporal = static_cast<std::size_t>(shape.temporal);
   result.grid = {static_cast<std::int64_t>((frames.size() + temporal - 1) / temporal), frames[0].height / shape.patch,
                  frames[0].width / shape.patch};
-  result.values.resize(static_cast<std::size_t>(result.grid.patches() * shape.values()));
-  float* out = result.values.data();
+  result.values.reserve(static_cast<std::size_t>(result.grid.patches() * shape.values()));
   for (std::size_t first = 0; first < frames.size(); first += temporal) {
-    write_group(frames.subspan(first, std::min(temporal, frames.size() - first)), shape, levels, out);
-    out += result.grid.h * result.grid.w * shape.values();
+    append_group(frames.subspan(first, std::min(temporal, frames.size() - first)), shape, levels, result.values);
   }
   return result;
 }

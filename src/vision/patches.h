@@ -77,7 +77,9 @@ struct Picture {
 // of several, an odd last one is repeated (section 4.2). Errors (internal): no frame, sizes that differ or do not fit.
 Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape = {}, const Normalisation& levels = {});
 
-// One temporal group of the same: 1 to shape.temporal frames, the last one repeated to fill it, as h*w rows at `out`.
-void write_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels, float* out);
+// One temporal group of the same: 1 to shape.temporal frames, the last one repeated to fill it, as h*w rows at the end
+// of `values`.
+void append_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels,
+                  std::vector<float>& values);
 
 }  // namespace m3::vision

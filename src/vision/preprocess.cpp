@@ -57,9 +57,7 @@ class GroupWriter {
 
  private:
   void flush() {
-    const std::size_t before = pixels_.values.size();
-    pixels_.values.resize(before + static_cast<std::size_t>(pixels_.grid.h * pixels_.grid.w * options_.shape.values()));
-    write_group(group_, options_.shape, options_.levels, pixels_.values.data() + before);
+    append_group(group_, options_.shape, options_.levels, pixels_.values);
     ++pixels_.grid.t;
     group_.clear();
   }

@@ -1,6 +1,7 @@
 // Resizing, normalisation and the order of patches against the processor of transformers.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "m3/error.h"
@@ -33,6 +34,17 @@ TEST(Processor, PicturesAreEqualToTheLastBit) {
       EXPECT_FLOAT_EQ(pixels.values.at(std::stoul(place)), value.get<float>()) << place;
     }
     EXPECT_EQ(test::sha256(pixels.values), one.at("values_sha256").get<std::string>());
+  }
+}
+
+TEST(Processor, PlainKernelsResizeAlike) {
+  const std::vector<std::array<int, 4>> sizes = {
+      {1, 1, 28, 28},     {1, 9, 7, 3},    {5, 1, 3, 2},    {31, 3, 28, 28},  {64, 5, 63, 4},  {97, 43, 10, 90},
+      {300, 200, 84, 56}, {40, 33, 40, 7}, {33, 40, 7, 40}, {700, 6, 28, 28}, {11, 4, 200, 4}, {2, 700, 2, 28}};
+  for (const auto& [from_width, from_height, width, height] : sizes) {
+    const Picture source = test::pattern("noise", from_width, from_height, 7);
+    EXPECT_EQ(resize(source, width, height).rgb, resize(source, width, height, ResizeKernels::plain).rgb)
+        << from_width << "x" << from_height << " to " << width << "x" << height;
   }
 }
 

@@ -45,8 +45,9 @@ TEST(Sizing, TheTablesForPeopleAreRight) {
   int rows = 0;
   while (std::getline(file, line)) {
     videos = videos || line == "## Videos";
-    for (std::size_t at = line.find("×"); at != std::string::npos; at = line.find("×")) line.replace(at, 2, " ");
-    std::ranges::replace(line, '|', ' ');
+    // Bars, and the letters of the times sign.
+    std::ranges::replace_if(
+        line, [](char c) { return c == '|' || static_cast<unsigned char>(c) >= 0x80; }, ' ');
     // What stands before the last eight numbers is the name.
     std::istringstream words(line);
     std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};

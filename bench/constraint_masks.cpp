@@ -1,15 +1,20 @@
-// What constraints cost: compiling them, and a mask for every token at batch 1, 16 and 64 (processor time of a thread).
-//   constraint_masks [TOKENIZER [SECONDS]]     TOKENIZER: a tokenizer.json, or a folder with one
+// What constraints cost: compiling them, and a mask for every token at batch 1, 16 and 64 (processor time of a thread),
+// the first visit of every state included.
+//   constraint_masks [TOKENIZER [SECONDS [FORWARD]]]     TOKENIZER: a tokenizer.json, or a folder with one; a vocabulary
+//   without M3's markers gets them. FORWARD: milliseconds of the forward pass beside which masks are computed.
 // With a checkpoint's folder as TOKENIZER it also decodes 16 replies with and without a constraint.
 #include <fmt/format.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -72,8 +77,9 @@ struct Walk {
   std::mt19937 random;
 };
 
+// `forward`: seconds that a forward pass takes, which masks are computed beside; accepting a token comes behind it.
 void measure(const m3::engine::Constraints& constraints, const m3::engine::CompiledConstraint& compiled,
-             const std::string& name, double seconds) {
+             const std::string& name, double seconds, double forward) {
   const auto words_count = static_cast<std::size_t>(constraints.vocab_size() + 31) / 32;
   for (const int batch : {1, 16, 64}) {
     std::vector<Walk> walks;
@@ -81,14 +87,15 @@ void measure(const m3::engine::Constraints& constraints, const m3::engine::Compi
       walks.push_back({constraints.matcher(compiled), std::mt19937(static_cast<unsigned>(i))});
     std::vector<std::uint32_t> words(words_count);
     std::vector<double> times;
-    double total = 0;
+    double accepting = 0, waiting = 0;
     const auto begun = Clock::now();
     while (since(begun) < seconds || times.size() < 50) {
+      double step = 0;
       for (Walk& walk : walks) {
         const double fill_begun = thread_seconds();
         walk.matcher.fill(words);
         times.push_back(thread_seconds() - fill_begun);
-        total += times.back();
+        step += times.back();
         // One of the allowed tokens, found from a random place on.
         const std::size_t from = walk.random() % words_count;
         TokenId token = -1;
@@ -99,16 +106,45 @@ void measure(const m3::engine::Constraints& constraints, const m3::engine::Compi
         }
         const double accept_begun = thread_seconds();
         const bool accepted = token >= 0 && walk.matcher.accept(token);
-        total += thread_seconds() - accept_begun;
+        accepting += thread_seconds() - accept_begun;
         if (!accepted || walk.matcher.is_finished()) walk.matcher = constraints.matcher(compiled);
       }
+      waiting += std::max(0.0, step - forward);
     }
+    const auto count = static_cast<double>(times.size());
+    double filling = 0;
+    for (const double time : times) filling += time;
     std::ranges::sort(times);
-    fmt::print("{:<28} {:>5}  {:>10.1f}  {:>10.1f}  {:>10.1f}  {:>12.1f}\n", name, batch,
-               total / static_cast<double>(times.size()) * 1e6, times[times.size() / 2] * 1e6,
-               times[times.size() * 99 / 100] * 1e6, total / static_cast<double>(times.size()) * batch * 1e6);
+    fmt::print("{:<28} {:>5}  {:>8.1f}  {:>8.1f}  {:>8.1f}  {:>10.1f}  {:>8.1f}  {:>8.1f}\n", name, batch,
+               filling / count * 1e6, times[times.size() / 2] * 1e6, times[times.size() * 99 / 100] * 1e6,
+               times.back() * 1e6, accepting / count * 1e6, (accepting + waiting) / count * 1e6);
     std::fflush(stdout);
   }
+}
+
+// A tokenizer that has M3's markers: a copy beside it in a temporary folder where it lacks them.
+m3::Tokenizer load(const std::string& path) {
+  const m3::Tokenizer tokenizer = m3::Tokenizer::load(path);
+  if (tokenizer.id_of("]<]minimax[>[") >= 0) return tokenizer;
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(file)) file /= "tokenizer.json";
+  nlohmann::json json = nlohmann::json::parse(std::ifstream(file));
+  std::int64_t id = tokenizer.vocab_size();
+  for (const char* text :
+       {"]~b]", "[e~[", "]~!b[", "<tool_call>", "</tool_call>", "]<]minimax[>[", "<mm:think>", "</mm:think>"}) {
+    json["added_tokens"].push_back({{"id", id++},
+                                    {"content", text},
+                                    {"single_word", false},
+                                    {"lstrip", false},
+                                    {"rstrip", false},
+                                    {"normalized", false},
+                                    {"special", true}});
+  }
+  const std::filesystem::path copy = std::filesystem::temp_directory_path() / fmt::format("m3-masks-{}.json", getpid());
+  std::ofstream(copy) << json.dump();
+  const m3::Tokenizer with_markers = m3::Tokenizer::load(copy.string());
+  std::filesystem::remove(copy);
+  return with_markers;
 }
 
 double decode_seconds(m3::Engine& engine, const Constraint& constraint, int replies, std::int64_t tokens) {
@@ -136,25 +172,19 @@ double decode_seconds(m3::Engine& engine, const Constraint& constraint, int repl
   return (after.step_seconds - before.step_seconds) / static_cast<double>(after.steps - before.steps);
 }
 
-void run(const std::string& path, double seconds) {
-  const m3::Tokenizer tokenizer = m3::Tokenizer::load(path);
-  TokenId end = tokenizer.id_of("[e~[");
-  if (end < 0) end = static_cast<TokenId>(tokenizer.vocab_size() - 1);
+void run(const std::string& path, double seconds, double forward) {
+  const m3::Tokenizer tokenizer = load(path);
   const auto begun = Clock::now();
-  m3::engine::Constraints constraints(tokenizer, tokenizer.vocab_size(), {end});
+  m3::engine::Constraints constraints(tokenizer, tokenizer.vocab_size(), {tokenizer.id_of("[e~[")});
   constraints.compile({Constraint::Kind::choice, {}, {"x"}})->wait();
   fmt::print("{}: {} tokens; the vocabulary is ready in {:.2f} s, once\n", path, tokenizer.vocab_size(), since(begun));
-  fmt::print("{:<28} {:>5}  {:>10}  {:>10}  {:>10}  {:>12}\n", "constraint", "batch", "us a token", "median", "99 %",
-             "us a step");
-  std::vector<Subject> all;
-  try {
-    all = subjects(tokenizer);
-  } catch (const m3::Error&) {  // a tokenizer without M3's markers has no tool calls
-    all = {{"json_object", {Constraint::Kind::json_object, {}, {}}},
-           {"json_schema, 8 properties", {Constraint::Kind::json_schema, schema_text, {}}},
-           {"regex, a date", {Constraint::Kind::regex, "[0-9]{4}-[0-9]{2}-[0-9]{2}", {}}}};
-  }
-  for (const Subject& subject : all) {
+  fmt::print(
+      "Microseconds a token: a mask, its median, 99 % and worst; taking the drawn token; and what both add to a "
+      "step beside a forward pass of {:.1f} ms\n",
+      forward * 1e3);
+  fmt::print("{:<28} {:>5}  {:>8}  {:>8}  {:>8}  {:>10}  {:>8}  {:>8}\n", "constraint", "batch", "mask", "median",
+             "99 %", "worst", "accept", "added");
+  for (const Subject& subject : subjects(tokenizer)) {
     const auto compiled = constraints.compile(subject.constraint);
     compiled->wait();
     if (compiled->state() == m3::engine::CompiledConstraint::State::failed) {
@@ -163,7 +193,7 @@ void run(const std::string& path, double seconds) {
     }
     fmt::print("{:<28} compiled in {:.3f} s, {:.1f} MiB\n", subject.name, compiled->seconds(),
                static_cast<double>(compiled->bytes()) / (1 << 20));
-    measure(constraints, *compiled, subject.name, seconds);
+    measure(constraints, *compiled, subject.name, seconds, forward);
   }
   if (!std::filesystem::exists(std::filesystem::path(path) / "config.json")) return;
   m3::EngineOptions options;
@@ -196,7 +226,8 @@ void run(const std::string& path, double seconds) {
 
 int main(int count, char** arguments) {
   try {
-    run(count > 1 ? arguments[1] : "models/m3-tiny-chat", count > 2 ? std::stod(arguments[2]) : 1.0);
+    run(count > 1 ? arguments[1] : "models/m3-tiny-chat", count > 2 ? std::stod(arguments[2]) : 1.0,
+        (count > 3 ? std::stod(arguments[3]) : 5.0) * 1e-3);
   } catch (const std::exception& error) {
     fmt::print(stderr, "constraint_masks: {}\n", error.what());
     return 1;

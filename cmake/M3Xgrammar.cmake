@@ -75,7 +75,24 @@ set(m3_optional_right [[
     ends.push_back(around);
   }
   return FSMWithStartEnd(fsm, start_, ends);]])
-m3_xgrammar_change(fsm.cc m3_optional_wrong m3_optional_right)
+# An addition: what makes states looks at the time, so that compiling ends (set_deadline in cmake/xgrammar/hooks.h).
+set(m3_clock_include_wrong [[
+namespace xgrammar {
+]])
+set(m3_clock_include_right [[
+#include "cmake/xgrammar/deadline.h"
+
+namespace xgrammar {
+]])
+set(m3_clock_wrong [[
+  int AddState() {
+]])
+set(m3_clock_right [[
+  int AddState() {
+    check_deadline();
+]])
+m3_xgrammar_change(fsm.cc m3_optional_wrong m3_optional_right m3_clock_wrong m3_clock_right m3_clock_include_wrong
+                   m3_clock_include_right)
 
 # An addition: masks that were computed once are looked up (cmake/xgrammar/mask_memory.h). What the matcher gets for it
 # stands in cmake/xgrammar/matcher_key.inc.
@@ -152,16 +169,178 @@ m3_xgrammar_change(
   m3_accept_wrong m3_accept_right m3_rollback_wrong m3_rollback_right m3_reset_wrong m3_reset_right m3_hook_wrong
   m3_hook_right)
 
+# An extension: counted repetitions get their masks from the counts alone where what is repeated is any expression that
+# tells by itself where it ends (JSON's characters, escapes among them), inside of it too, and where what follows stands
+# behind the end of the rule or is a token (cmake/xgrammar/repetition.inc). Without it a bounded string would try the
+# whole vocabulary for each token. Rules with "m3-counted" in their names ask for it.
+set(m3_set_wrong [[
+#include <optional>
+#include <unordered_set>
+]])
+set(m3_set_right [[
+#include <optional>
+#include <set>
+#include <unordered_set>
+]])
+set(m3_plain_wrong [[
+  const auto body = UnwrapSingleElement(grammar, grammar->GetGrammarExpr(rule.body_expr_id));
+  const auto& rule_fsm = grammar->per_rule_fsms[rule_id];
+  if (body.type != Grammar::Impl::GrammarExprType::kCharacterClass || !rule_fsm.has_value()) {
+    return false;
+  }
+]])
+set(m3_plain_right [[
+  const auto& rule_fsm = grammar->per_rule_fsms[rule_id];
+  if (!rule_fsm.has_value()) {
+    return false;
+  }
+]])
+set(m3_follow_type_wrong [[
+/*!
+ * \brief The rules whose start state gets the counted-repetition fast path.
+]])
+set(m3_follow_type_right [[
+#include "cmake/xgrammar/repetition.inc"
+
+/*!
+ * \brief The rules whose start state gets the counted-repetition fast path.
+]])
+set(m3_follow_wrong [[
+        if (rule_fsm->GetFsm().IsEndState(edge.target)) {
+          disqualified[body_rule_id] = true;
+          continue;
+        }
+        ByteSet bytes;
+        for (const auto& follow_edge : rule_fsm->GetFsm().GetFsm().GetEdges(edge.target)) {
+          if (!follow_edge.IsCharRange() || follow_edge.max > 0xFF) {
+            disqualified[body_rule_id] = true;
+            break;
+          }
+          for (int byte = follow_edge.min; byte <= follow_edge.max; ++byte) {
+            bytes.set(byte);
+          }
+        }
+        if ((bytes & *first_bytes[body_rule_id]).any()) {
+          disqualified[body_rule_id] = true;
+        }
+        follow_bytes[body_rule_id].under_all &= bytes;
+]])
+set(m3_follow_right [[
+        ByteSet bytes;
+        bool direct = true;
+        if (!CollectFollowBytes(grammar, references, rule_id, edge.target, &bytes, &direct) ||
+            (bytes & *first_bytes[body_rule_id]).any()) {
+          disqualified[body_rule_id] = true;
+          continue;
+        }
+        follow_bytes[body_rule_id].under_all &= direct ? bytes : ByteSet();
+]])
+set(m3_references_wrong [[
+  std::vector<bool> disqualified(num_rules, false);
+]])
+set(m3_references_right [[
+  const RuleReferences references = FindReferences(grammar);
+  std::vector<bool> disqualified(num_rules, false);
+]])
+set(m3_classify_wrong [[
+    const RepetitionFollowBytes& follow_bytes,
+    const std::string& token
+) {
+  int32_t num_repetitions = 0;
+  int state = fsm.GetStart();
+]])
+set(m3_classify_right [[
+    const RepetitionFollowBytes& follow_bytes,
+    const std::string& token,
+    int state
+) {
+  int32_t num_repetitions = 0;
+]])
+set(m3_states_wrong [[
+    if (state.element_id != fsm.GetStart()) {
+      continue;
+    }
+]])
+set(m3_states_right "\n")
+set(m3_classified_wrong [[
+          fsm, *counted_repetition_bodies[state.rule_id], sorted_vocab[index].second
+]])
+set(m3_classified_right [[
+          fsm, *counted_repetition_bodies[state.rule_id], sorted_vocab[index].second, state.element_id
+]])
+set(m3_populate_wrong [[
+  const auto counted_repetition_bodies = FindCountedRepetitionBodies(grammar);
+]])
+set(m3_populate_right [[
+  const auto& counted_repetition_bodies = CountedRepetitionBodies(grammar);
+]])
+set(m3_populate_before_wrong [[
+/*! \brief How the body state of a counted repetition decides a token. */
+]])
+set(m3_populate_before_right [[
+// As FindCountedRepetitionBodies; masks are made one by one, mostly of the same grammar.
+const std::vector<std::optional<RepetitionFollowBytes>>& CountedRepetitionBodies(const Grammar& grammar) {
+  thread_local Grammar known{NullObj{}};
+  thread_local std::vector<std::optional<RepetitionFollowBytes>> bodies;
+  if (known.IsNull() || known.ImplPtr() != grammar.ImplPtr()) {
+    bodies = FindCountedRepetitionBodies(grammar);
+    known = grammar;
+  }
+  return bodies;
+}
+
+/*! \brief How the body state of a counted repetition decides a token. */
+]])
+m3_xgrammar_change(
+  compiled_grammar.cc m3_set_wrong m3_set_right m3_plain_wrong m3_plain_right m3_follow_type_wrong m3_follow_type_right m3_follow_wrong
+  m3_follow_right m3_references_wrong m3_references_right m3_classify_wrong m3_classify_right m3_states_wrong
+  m3_states_right m3_classified_wrong m3_classified_right m3_populate_wrong m3_populate_right
+  m3_populate_before_wrong m3_populate_before_right)
+
+set(m3_expand_wrong [[
+  // Check if the referred rule is only one single element. If so, we can directly use the element
+  // for further optimization.
+  int32_t grammar_expr_id = builder_->AddRuleRef(rule_id);
+  const auto& ref_rule = base_grammar_->GetRule(rule_id);
+]])
+set(m3_expand_right [[
+  const auto& ref_rule = base_grammar_->GetRule(rule_id);
+  if (ref_rule.name.find("m3-counted") != std::string::npos && !HasCharBudgetRules() && !HasLazyRules()) {
+    counted_repetition_ = true;
+    return builder_->AddRepeat(
+        rule_id, static_cast<int32_t>(lower), upper == -1 ? INT32_MAX : static_cast<int32_t>(upper)
+    );
+  }
+  int32_t grammar_expr_id = builder_->AddRuleRef(rule_id);
+]])
+set(m3_own_rule_wrong [[
+      const int32_t follow_id = VisitExpr(grammar_expr[i + 1]);
+      const int32_t counted_rule_id = builder_->AddRuleWithHint(
+          cur_rule_name_ + "_counted",
+          builder_->AddChoices({builder_->AddSequence({element_id, follow_id})})
+      );
+]])
+set(m3_own_rule_right [[
+      std::vector<int32_t> counted_sequence = {element_id};
+      if (i + 1 < grammar_expr.size()) counted_sequence.push_back(VisitExpr(grammar_expr[i + 1]));
+      const int32_t counted_rule_id = builder_->AddRuleWithHint(
+          cur_rule_name_ + "_counted",
+          builder_->AddChoices({builder_->AddSequence(counted_sequence)})
+      );
+]])
+m3_xgrammar_change(grammar_functor.cc m3_expand_wrong m3_expand_right m3_own_rule_wrong m3_own_rule_right)
+
 # The compiler and matcher of grammars; its readers of other notations are replaced by cmake/xgrammar/hooks.cpp.
 set(m3_xgrammar_parts
-    compiled_grammar config earley_parser fsm_builder grammar grammar_builder grammar_compiler grammar_functor
+    config earley_parser fsm_builder grammar grammar_builder grammar_compiler
     grammar_parser grammar_printer regex_converter suffix_automata support/recursion_guard testing
     tokenizer_info)
 list(TRANSFORM m3_xgrammar_parts PREPEND "${m3_xgrammar}/cpp/")
 list(TRANSFORM m3_xgrammar_parts APPEND ".cc")
 add_library(
   m3_xgrammar STATIC
-  ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc" "${CMAKE_BINARY_DIR}/xgrammar/grammar_matcher.cc"
+  ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgrammar/compiled_grammar.cc" "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc"
+  "${CMAKE_BINARY_DIR}/xgrammar/grammar_functor.cc" "${CMAKE_BINARY_DIR}/xgrammar/grammar_matcher.cc"
   "${CMAKE_SOURCE_DIR}/cmake/xgrammar/hooks.cpp" "${CMAKE_SOURCE_DIR}/cmake/xgrammar/mask_memory.cpp")
 # Always optimised and never instrumented, in the sanitizer presets too (-O1 there, to build faster): it is not ours to
 # check, and slow otherwise.

@@ -8,7 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "cmake/xgrammar/deadline.h"
 #include "compiled_grammar_impl.h"
+#include "fsm_builder.h"
+#include "grammar_parser.h"
 #include "json_schema_converter.h"
 #include "lark_converter.h"
 #include "structural_tag.h"
@@ -44,6 +47,39 @@ Grammar LarkToGrammar(const std::string&, const std::optional<TokenizerInfo>&, c
 
 Result<Grammar, StructuralTagError> StructuralTagToGrammar(const std::string&, const std::optional<TokenizerInfo>&) {
   left_out();
+}
+
+std::string regex_problem(const std::string& pattern) {
+  try {
+    last_warning().clear();
+    auto result = RegexFSMBuilder::MatchesEmpty(pattern);
+    if (result.IsErr()) return std::move(result).UnwrapErr().what();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return std::exchange(last_warning(), {});
+}
+
+std::string grammar_problem(const std::string& text) {
+  try {
+    last_warning().clear();
+    ParseEBNF(text);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return std::exchange(last_warning(), {});
+}
+
+namespace {
+thread_local std::optional<std::chrono::steady_clock::time_point> compile_deadline;
+}  // namespace
+
+void set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline) { compile_deadline = deadline; }
+
+void check_deadline() {
+  thread_local unsigned calls = 0;
+  if (!compile_deadline || ++calls % 256 != 0) return;
+  if (std::chrono::steady_clock::now() > *compile_deadline) throw XGrammarError("it takes too long");
 }
 
 void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()>& go_on) {

@@ -3,13 +3,23 @@
 
 #include <xgrammar/compiler.h>
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace xgrammar {
 
 // The last warning of this thread since it was cleared: it says that a part of a grammar is ignored.
 std::string& last_warning();
+
+// Why this is no regular expression, or none that can be enforced; empty: it is one. Parses it and builds nothing.
+std::string regex_problem(const std::string& pattern);
+// The same of a grammar in EBNF with a rule `root`.
+std::string grammar_problem(const std::string& text);
+
+// From here on, compiling on this thread throws once the time has come; nothing: it may take as long as it likes.
+void set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline);
 
 // Computes a grammar's masks, state by state, as long as `go_on` says so; the others are computed when they are needed.
 void fill_mask_cache(const CompiledGrammar& grammar, const std::function<bool()>& go_on);

@@ -22,8 +22,10 @@ class MaskMemory {
  public:
   using Key = std::vector<std::int32_t>;
 
-  // Forgets what was not used for longest beyond `max_bytes`.
-  explicit MaskMemory(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+  // Forgets what was not used for longest beyond `max_bytes`. `longest_token`: in bytes, of the vocabulary.
+  MaskMemory(std::size_t max_bytes, std::size_t longest_token) : max_bytes_(max_bytes), longest_token_(longest_token) {}
+
+  std::size_t longest_token() const { return longest_token_; }
 
   // A number for a grammar, for keys.
   std::int32_t next_grammar() {
@@ -55,6 +57,7 @@ class MaskMemory {
     std::vector<std::int32_t> words;
   };
   std::size_t max_bytes_;
+  std::size_t longest_token_;
   std::size_t mask_bytes_ = 0;
   std::size_t content_bytes_ = 0;
   std::int32_t grammars_ = 0;

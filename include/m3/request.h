@@ -32,7 +32,8 @@ struct SamplingParameters {
 };
 
 // What a reply must match from its first answer token on (after the reasoning, where `Request::reasoning` has one) until
-// it ends. Compiled at submit(); what cannot be compiled, or only at too great a cost, is refused there.
+// it ends. What cannot be read or enforced is refused at submit(); what costs too much to compile ends with an error
+// event that says `refused`, before anything was generated.
 struct Constraint {
   enum class Kind : std::uint8_t {
     none,
@@ -45,6 +46,7 @@ struct Constraint {
   Kind kind = Kind::none;
   std::string text;
   std::vector<std::string> choices;
+  std::string name = "the constraint";  // how errors call it
 };
 
 // Which of a reply's tokens are reasoning. Ids of -1: the model has none.
@@ -136,6 +138,7 @@ struct Event {
   FinishReason finish = FinishReason::none;
   std::string stop_reason;    // the stop string or the name of the end token that ended it
   std::string error;          // one line, with FinishReason::error
+  bool refused = false;       // with an error: the request asked for what cannot be done; nothing was generated
   Usage usage;                // so far, of this sample
   double queue_seconds = -1;  // from submit() to the request's first step; -1: it never began
 };

@@ -40,9 +40,12 @@ struct ChatRequest {
   std::shared_ptr<const Dict> template_arguments;  // chat_template_kwargs, with thinking_mode filled in
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  AnswerForm answer = AnswerForm::free;  // whether response_format or a field like it asks for a form
 
   // How the reply begins, for the parser.
   ThinkingMode mode() const { return thinking.value_or(ThinkingMode::adaptive); }
+  // Of a reply to this request.
+  OutputParser parser() const { return {parsed_tools, mode(), continue_final_message, answer}; }
 };
 
 // Errors: one line that begins with the path of the field, such as "messages[2].content: ...".

@@ -75,9 +75,19 @@ struct OutputParser::Tag {
   std::string_view body;  // between < and >
 };
 
-OutputParser::OutputParser(Tools tools, ThinkingMode mode, bool continues)
-    : tools_(std::move(tools)), mode_(mode), answer_begun_(continues), segment_has_text_(continues) {
+OutputParser::OutputParser(Tools tools, ThinkingMode mode, bool continues, AnswerForm form)
+    : tools_(std::move(tools)), mode_(mode), form_(form), answer_begun_(continues), segment_has_text_(continues) {
   if (mode == ThinkingMode::enabled && !continues) state_ = State::reasoning;
+}
+
+void OutputParser::skip_reasoning() {
+  if (form_ != AnswerForm::free && state_ == State::content) answer_begun_ = true;
+}
+
+// In the part of a reply that has a form.
+bool OutputParser::in_held_answer() const {
+  const bool outside = state_ == State::content || (state_ == State::block && outside_ == State::content);
+  return form_ != AnswerForm::free && outside && (answer_begun_ || mode_ == ThinkingMode::disabled);
 }
 
 std::vector<ParseEvent> OutputParser::feed(std::string_view text) {
@@ -111,9 +121,11 @@ void OutputParser::take(std::string_view text) {
 // The first marker of the present state in `text`: its position, and its length or 0 if it is only begun. npos if
 // there is none.
 std::size_t OutputParser::find_marker(std::string_view text, std::size_t& length, Tag& tag) const {
-  const bool thinks = state_ != State::call && state_ != State::skipped &&
+  const bool held = in_held_answer();
+  const bool thinks = state_ != State::call && state_ != State::skipped && !held &&
                       !(mode_ == ThinkingMode::disabled && state_ == State::content && answer_begun_);
   const bool outside = state_ == State::content || state_ == State::reasoning;
+  const bool no_calls = held && outside && (form_ == AnswerForm::held || segment_has_text_ || calls_ > 0);
   for (std::size_t at = text.find_first_of("<]"); at != npos; at = text.find_first_of("<]", at + 1)) {
     const std::string_view rest = text.substr(at);
     if (rest[0] == '<') {
@@ -124,6 +136,7 @@ std::size_t OutputParser::find_marker(std::string_view text, std::size_t& length
       tag.kind = begin == Match::full ? Tag::Kind::think_begin : Tag::Kind::think_end;
       return at;
     }
+    if (no_calls) continue;
     const Match prefix = match(rest, name_space);
     if (prefix == Match::no) continue;
     length = 0;
@@ -165,9 +178,9 @@ void OutputParser::advance(bool final) {
     std::size_t length = 0;
     Tag tag;
     const std::size_t position = find_marker(text, length, tag);
-    const bool begun = answer_begun_;
+    const bool begun = answer_begun_, has_text = segment_has_text_;
     handle_text(text.substr(0, position));
-    if (position != npos && begun != answer_begun_) {
+    if (position != npos && (begun != answer_begun_ || has_text != segment_has_text_)) {
       at += position;  // what counts as a marker has changed
       continue;
     }
@@ -342,8 +355,8 @@ void append_events(ParsedOutput& output, const std::vector<ParseEvent>& events) 
   }
 }
 
-ParsedOutput parse_output(std::string_view text, Tools tools, ThinkingMode mode, bool continues) {
-  OutputParser parser(std::move(tools), mode, continues);
+ParsedOutput parse_output(std::string_view text, Tools tools, ThinkingMode mode, bool continues, AnswerForm form) {
+  OutputParser parser(std::move(tools), mode, continues, form);
   ParsedOutput output;
   append_events(output, parser.feed(text));
   append_events(output, parser.finish());

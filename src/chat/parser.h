@@ -1,8 +1,8 @@
 // What a model wrote, split into content, reasoning and tool calls, as it comes (spec §5.4–5.5).
 //
-// The events of every way of cutting a text, joined, are those of the whole text. Nothing is decided by looking at
-// token ids, since a model may spell a marker with ordinary tokens (addenda §2). A parser is a plain value: a copy is
-// a snapshot to roll back to.
+// The events of every way of cutting a text, joined, are those of the whole text. Free replies are not judged by token
+// ids, since a model may spell a marker with ordinary tokens (addenda §2). Where a constraint holds the answer, it says
+// what can be a marker there (AnswerForm). A parser is a plain value: a copy is a snapshot to roll back to.
 //
 // Results of malformed output:
 // - reasoning ends at the first end tag; a think tag inside reasoning is dropped;
@@ -15,7 +15,8 @@
 //   are complete JSON in any case; an invoke without a name is skipped;
 // - markers without the namespace token, or an invoke outside of a block, are text;
 // - what is only the beginning of a marker at the end is text;
-// - white space alone before, between and after tool blocks is dropped.
+// - white space alone before, between and after tool blocks is dropped;
+// - in an answer that has a form, what spells a marker is text.
 #pragma once
 
 #include <cstdint>
@@ -55,11 +56,22 @@ struct ParseEvent {
   int call = -1;  // index among this reply's calls, from 0
 };
 
+// What the answer, behind the reasoning, is held to. Where the request gives it a form (a JSON schema, an expression, …)
+// no marker's token can come within it, so letters that spell one, in a JSON string for instance, are text.
+enum class AnswerForm : std::uint8_t {
+  free,           // text and calls; markers count wherever they stand
+  held,           // text in a form
+  held_or_calls,  // text in a form, or a tool block alone
+};
+
 class OutputParser {
  public:
   // `continues`: the reply goes on with a message that was begun, so no reasoning is expected first.
-  OutputParser(Tools tools, ThinkingMode mode, bool continues = false);
+  OutputParser(Tools tools, ThinkingMode mode, bool continues = false, AnswerForm form = AnswerForm::free);
 
+  // Where the answer has a form: the first token was no think tag, so the answer has begun, whatever its letters spell.
+  // Without effect elsewhere.
+  void skip_reasoning();
   // The next piece of the model's text, cut anywhere, even inside a character. Neighbouring deltas of one kind come
   // as one event. Bytes that are not UTF-8 become U+FFFD.
   std::vector<ParseEvent> feed(std::string_view text);
@@ -95,9 +107,11 @@ class OutputParser {
   void emit(ParseEventKind kind, std::string_view text);
   void emit_content(std::string_view text);
   void end_segment();
+  bool in_held_answer() const;
 
   Tools tools_;
   ThinkingMode mode_;
+  AnswerForm form_;
   State state_ = State::content;
   State outside_ = State::content;  // where the open block began
   bool answer_begun_ = false;       // with thinking disabled: the text is the answer from here on
@@ -120,7 +134,8 @@ struct ParsedOutput {
   std::string reasoning;
   std::vector<ParsedCall> calls;
 };
-ParsedOutput parse_output(std::string_view text, Tools tools, ThinkingMode mode, bool continues = false);
+ParsedOutput parse_output(std::string_view text, Tools tools, ThinkingMode mode, bool continues = false,
+                          AnswerForm form = AnswerForm::free);
 // Adds events to a result: what a client that joins deltas ends up with.
 void append_events(ParsedOutput& output, const std::vector<ParseEvent>& events);
 

@@ -8,6 +8,7 @@
 #include "src/chat/template/json.h"
 #include "src/chat/tool_grammar.h"
 #include "src/grammar/json_rules.h"
+#include "src/grammar/syntax.h"
 
 namespace m3::chat {
 namespace {
@@ -41,14 +42,21 @@ class Form {
   void set(Constraint constraint, const std::string& path) {
     if (!path_.empty()) fail("{}: {} already says what the reply looks like; give one of them", path, path_);
     constraint_ = std::move(constraint);
+    constraint_.name = path;
     path_ = path;
   }
   void grammar(std::string text, const std::string& path) {
+    grammar::check_grammar(text, path);
     set({Constraint::Kind::grammar, std::move(text), {}}, path);
+  }
+  void regex(std::string text, const std::string& path) {
+    grammar::check_regex(text, path);
+    set({Constraint::Kind::regex, std::move(text), {}}, path);
   }
   // A schema, as an object or as its JSON text.
   void schema(const Value& value, const std::string& path) {
-    grammar(grammar::json_schema_grammar(value.is(Kind::string) ? value.bytes() : json_text(value), path), path);
+    std::string text = grammar::json_schema_grammar(value.is(Kind::string) ? value.bytes() : json_text(value), path);
+    set({Constraint::Kind::grammar, std::move(text), {}}, path);
   }
   void choices(const Value& value, const std::string& path) {
     if (!value.is(Kind::list) || value.items().empty()) fail("{}: expected a list of strings", path);
@@ -97,7 +105,7 @@ void read_structured_outputs(const Value& value, Form& form) {
     } else if (name == "json_object") {
       if (flag_of(member, inner)) form.set({Constraint::Kind::json_object, {}, {}}, inner);
     } else if (name == "regex") {
-      form.set({Constraint::Kind::regex, text_of(member, inner), {}}, inner);
+      form.regex(text_of(member, inner), inner);
     } else if (name == "grammar") {
       form.grammar(text_of(member, inner), inner);
     } else if (name == "choice") {
@@ -114,7 +122,7 @@ Form read_form(const Dict& body) {
   if (const Value* outputs = present(body, "structured_outputs")) read_structured_outputs(*outputs, form);
   if (const Value* schema = present(body, "guided_json")) form.schema(*schema, "guided_json");
   if (const Value* regex = present(body, "guided_regex")) {
-    form.set({Constraint::Kind::regex, text_of(*regex, "guided_regex"), {}}, "guided_regex");
+    form.regex(text_of(*regex, "guided_regex"), "guided_regex");
   }
   if (const Value* choices = present(body, "guided_choice")) form.choices(*choices, "guided_choice");
   if (const Value* grammar = present(body, "guided_grammar")) {
@@ -181,7 +189,7 @@ void apply_reply_rules(const Value& body, const ChatRequest& chat, const Tokeniz
   if (!chat.parsed_tools->empty() && !(form.given() && choice == ToolChoice::Kind::none)) {
     if (form.given()) rules.otherwise = grammar_of(form);
     if (auto text = tool_grammar(*chat.parsed_tools, rules)) {
-      request.constraint = {Constraint::Kind::grammar, std::move(*text), {}};
+      request.constraint = {Constraint::Kind::grammar, std::move(*text), {}, form.given() ? form.path() : "tools"};
     }
   }
 

@@ -135,6 +135,25 @@ ToolChoice read_tool_choice(const Value& choice, const std::vector<Tool>& tools)
   return {Choice::named, name->bytes()};
 }
 
+// Whether a field asks for a form of the answer. What is wrong with such a field is for apply_reply_rules() to say.
+bool asks_for_form(const Dict& body) {
+  const auto dict = [&](const char* name) -> const Dict* {
+    const Value* value = present(body, name);
+    return value != nullptr && value->is(Kind::dict) ? &value->as_dict() : nullptr;
+  };
+  if (const Dict* format = dict("response_format")) {
+    const Value* type = present(*format, "type");
+    if (type != nullptr && type->is(Kind::string) && type->bytes() != "text") return true;
+  }
+  if (const Dict* outputs = dict("structured_outputs")) {
+    const bool any = std::any_of(outputs->items.begin(), outputs->items.end(),
+                                 [](const auto& item) { return !item.second.is(Kind::none); });
+    if (any) return true;
+  }
+  constexpr std::array<const char*, 4> guided = {"guided_json", "guided_regex", "guided_choice", "guided_grammar"};
+  return std::any_of(guided.begin(), guided.end(), [&](const char* name) { return present(body, name) != nullptr; });
+}
+
 }  // namespace
 
 const char* json_type(const Value& value) {
@@ -154,6 +173,10 @@ void read_request_fields(const Dict& body, ChatRequest& request) {
   read_tools(body, request);
   if (const Value* choice = present(body, "tool_choice")) {
     request.tool_choice = read_tool_choice(*choice, *request.parsed_tools);
+  }
+  if (asks_for_form(body)) {
+    const bool calls = !request.parsed_tools->empty() && request.tool_choice.kind != ToolChoice::Kind::none;
+    request.answer = calls ? AnswerForm::held_or_calls : AnswerForm::held;
   }
   request.parallel_tool_calls = read_flag(body, "parallel_tool_calls").value_or(true);
   auto arguments = std::make_shared<Dict>();

@@ -131,7 +131,7 @@ class ArgumentRules {
     if (!shape.format.empty()) return grammar::regex(grammar::format_pattern(shape.format));
     if (shape.min_length > 0 || shape.max_length) {
       // Counted and free of N: without the character that begins it.
-      return fmt::format("[^\\]]{{{},{}}}", shape.min_length,
+      return fmt::format("m3-counted-text{{{},{}}}", shape.min_length,
                          shape.max_length ? std::to_string(*shape.max_length) : "");
     }
     // Where an object or a list is allowed too, text that looks like one is read as one.
@@ -220,6 +220,7 @@ std::optional<std::string> tool_grammar(const std::vector<Tool>& tools, const To
 
   Rules rules;
   rules.define("m3-text", grammar::regex(text_pattern));
+  rules.define("m3-counted-text", "[^\\]]");  // as json_rules.cpp has it
   std::vector<std::string> calls;
   for (std::size_t i = 0; i < tools.size(); ++i) {
     if (choice == Choice::named && tools[i].name != request.choice.name) continue;

@@ -136,7 +136,7 @@ void parse(const ParseOptions& options) {
     fail_usage("--request - and --text -: only one can be standard input");
   const chat::ChatRequest request = read_request(options.request, {.check_tool_results = false});
   const std::string text = read_reply(options.text);
-  chat::OutputParser parser(request.parsed_tools, request.mode(), request.continue_final_message);
+  chat::OutputParser parser = request.parser();
   if (!options.stream.empty()) {
     std::string out;
     const auto print = [&](const std::vector<chat::ParseEvent>& events) {

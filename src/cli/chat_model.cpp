@@ -23,6 +23,7 @@ std::string ChatReply::finish_name() const {
 std::vector<chat::ParseEvent> ReplyReader::take(const Event& event) {
   reply_.text += event.text;
   reply_.ids.insert(reply_.ids.end(), event.ids.begin(), event.ids.end());
+  if (!event.ids.empty() && event.usage.reasoning_tokens == 0) parser_.skip_reasoning();
   std::vector<chat::ParseEvent> events = parser_.feed(event.text);
   if (event.finish != FinishReason::none) {
     for (chat::ParseEvent& last : parser_.finish()) events.push_back(std::move(last));

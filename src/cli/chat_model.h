@@ -29,8 +29,7 @@ struct ChatReply {
 // One sample's events, parsed.
 class ReplyReader {
  public:
-  explicit ReplyReader(const chat::ChatRequest& request)
-      : parser_(request.parsed_tools, request.mode(), request.continue_final_message) {}
+  explicit ReplyReader(const chat::ChatRequest& request) : parser_(request.parser()) {}
 
   // What became certain with the event; with the last one, all that was held back.
   std::vector<chat::ParseEvent> take(const Event& event);

@@ -18,6 +18,7 @@
 #include "src/base/error.h"
 #include "src/grammar/ebnf.h"
 #include "src/grammar/json_rules.h"
+#include "src/grammar/syntax.h"
 
 namespace m3::engine {
 
@@ -170,14 +171,19 @@ struct Constraints::Data {
     try {
       if (!compiler) make_compiler();
       xgrammar::last_warning().clear();
+      xgrammar::set_deadline(
+          started + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.compile_seconds)));
       grammar = compiler->CompileGrammar(constraint.text);
+      if (elapsed() > limits.compile_seconds) fail("it takes too long");
       if (!xgrammar::last_warning().empty()) fail("{}", xgrammar::last_warning());
       const std::size_t states = xgrammar::count_states(grammar);
       if (states > limits.max_states) fail("it is too large ({} states)", states);
       xgrammar::fill_mask_cache(grammar, [&] { return elapsed() < limits.fill_seconds && !stop_asked(); });
     } catch (const std::exception& problem) {
       error = problem.what();
+      if (elapsed() > limits.compile_seconds) error = fmt::format("it takes longer than {} s", limits.compile_seconds);
     }
+    xgrammar::set_deadline({});
     std::vector<std::function<void()>> ready;
     {
       const std::lock_guard lock(constraint.mutex);
@@ -188,7 +194,7 @@ struct Constraints::Data {
         constraint.number = masks->next_grammar();
       } else {
         std::ranges::replace(error, '\n', ' ');
-        constraint.error = "the constraint cannot be compiled: " + error;
+        constraint.error = error;
       }
       ready.swap(constraint.ready);
     }
@@ -222,24 +228,15 @@ struct Constraints::Data {
 
 Constraints::Constraints(const Tokenizer& tokenizer, std::int64_t vocab_size, std::vector<TokenId> end_ids,
                          const ConstraintLimits& limits)
-    : data_(new Data{tokenizer,
-                     vocab_size,
-                     std::move(end_ids),
-                     limits,
-                     std::make_shared<xgrammar::MaskMemory>(limits.mask_bytes),
-                     {},
-                     {},
-                     {},
-                     false,
-                     {},
-                     {},
-                     {},
-                     {},
-                     {}}) {
+    : data_(new Data{tokenizer, vocab_size, std::move(end_ids), limits, {}, {}, {}, {}, false, {}, {}, {}, {}, {}}) {
+  std::size_t longest = 0;
   for (std::int64_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
     const auto token = static_cast<TokenId>(id);
+    if (!tokenizer.has_token(id)) continue;
+    longest = std::max(longest, tokenizer.token_text(token).size());
     if (tokenizer.is_added(token)) data_->added.emplace_back(tokenizer.token_text(token), token);
   }
+  data_->masks = std::make_shared<xgrammar::MaskMemory>(limits.mask_bytes, longest + 1);  // added ones have a byte more
   std::ranges::sort(data_->added, [](const auto& left, const auto& right) {
     return left.first.size() > right.first.size();  // where one begins another, the longer counts
   });
@@ -331,7 +328,7 @@ std::string Constraints::grammar_text(const Constraint& constraint) const {
     case Constraint::Kind::json_object: return grammar::json_object_grammar();
     case Constraint::Kind::json_schema: return grammar::json_schema_grammar(constraint.text, "json_schema");
     case Constraint::Kind::regex:
-      if (constraint.text.empty()) fail_usage("regex: the expression is empty");
+      grammar::check_regex(constraint.text, "regex");
       return fmt::format("root ::= {}\n", grammar::regex(constraint.text));
     case Constraint::Kind::choice:
       if (constraint.choices.empty()) fail_usage("choice: the list is empty");
@@ -350,6 +347,7 @@ ConstraintHandle Constraints::compile(const Constraint& constraint, std::functio
       data_->used.splice(data_->used.begin(), data_->used, found->second);
       handle = data_->used.front();
     } else {
+      if (constraint.kind == Constraint::Kind::grammar) grammar::check_grammar(constraint.text, "grammar");
       handle = std::make_shared<CompiledConstraint>();
       handle->data_ = std::make_shared<CompiledConstraint::Data>();
       handle->data_->text = text;

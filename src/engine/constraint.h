@@ -46,7 +46,7 @@ class CompiledConstraint {
   State state() const;
   // Waits until it is ready or failed.
   void wait() const;
-  std::string error() const;  // one line, once it failed
+  std::string error() const;  // why, in one line, once it failed
   double seconds() const;     // what compiling took
   std::size_t bytes() const;  // about what it holds in memory
 
@@ -61,6 +61,7 @@ using ConstraintHandle = std::shared_ptr<CompiledConstraint>;
 struct ConstraintLimits {
   std::size_t max_text = std::size_t{1} << 20;       // bytes of a schema, an expression or all choices
   std::size_t max_states = 400'000;                  // of a grammar's automata
+  double compile_seconds = 10;                       // of one grammar
   double fill_seconds = 0.5;                         // masks computed ahead for so long; the rest when they are needed
   std::size_t cache_entries = 64;                    // compiled constraints kept
   std::size_t cache_bytes = std::size_t{256} << 20;  // and how much they may hold together
@@ -76,10 +77,10 @@ class Constraints {
               const ConstraintLimits& limits = {});
   ~Constraints();
 
-  // Checks and queues a constraint, or finds it in the cache; never waits. Errors (usage): an unsupported keyword of a
-  // schema with its path, something that is no schema, too large a text. Deeper faults (an expression that does not
-  // parse, a grammar that is too large) show when it is compiled: state() is then failed. `ready` is called once, on
-  // the compiler's thread, when the state has changed; at once if it is there already.
+  // Checks and queues a constraint, or finds it in the cache; never waits. Errors: an unsupported keyword of a schema
+  // with its path, something that is no schema, expression or grammar, too large a text. What shows only when it is
+  // compiled (too many states, too long a time) makes state() failed. `ready` is called once, on the compiler's thread,
+  // when the state has changed; at once if it is there already.
   ConstraintHandle compile(const Constraint& constraint, std::function<void()> ready = {});
   // Of a constraint that is ready.
   ConstraintMatcher matcher(const CompiledConstraint& constraint) const;

@@ -218,7 +218,11 @@ void LocalEngine::admit(RequestId id) {
   ActiveRequest& request = *compiling_.at(id);
   requests_.insert(compiling_.extract(id));
   if (request.constraint && request.constraint->state() == CompiledConstraint::State::failed) {
-    return end_request(request, FinishReason::error, request.constraint->error());
+    end_request(
+        request, FinishReason::error,
+        fmt::format("{}: it cannot be compiled: {}", request.request.constraint.name, request.constraint->error()));
+    for (Outgoing& out : outgoing_) out.event.refused = out.event.refused || out.request == &request;
+    return;
   }
   request.open_gates(constraints_);
   scheduler_.enqueue(*request.begin_next());

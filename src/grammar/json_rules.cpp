@@ -9,7 +9,12 @@ namespace {
 
 // Between tokens: nothing, a space, or a new line with its indentation. Never more, so that no model can go on writing
 // blanks for ever.
-constexpr std::string_view space_body = R"(("" | " " | "\n" [ \t]{0,64}))";
+constexpr std::string_view space_body = R"(("" | " " | "\n" {}{{0,64}}))";
+
+// Rules that are repeated by counts have this in their names: the compiler keeps the count instead of copies
+// (cmake/M3Xgrammar.cmake). Each tells by its own text where it ends.
+constexpr std::string_view blank = "m3-counted-blank";
+constexpr std::string_view character = "m3-counted-character";
 
 // Escapes stand for whole characters: surrogates come in pairs.
 constexpr std::string_view escape_pattern = R"(\\(["\\/bfnrt]|u([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|)"
@@ -44,7 +49,7 @@ std::string JsonRules::strings(const Shape& shape) {
   if (!shape.format.empty()) return "\"\\\"\" " + regex(format_pattern(shape.format)) + " \"\\\"\"";
   if (shape.min_length == 0 && !shape.max_length) return helper("string");
   const std::string most = shape.max_length ? std::to_string(*shape.max_length) : "";
-  return fmt::format("\"\\\"\" {}{{{},{}}} \"\\\"\"", helper("character"), shape.min_length, most);
+  return fmt::format("\"\\\"\" {}{{{},{}}} \"\\\"\"", helper(character), shape.min_length, most);
 }
 
 std::string JsonRules::numbers(const Shape& shape) {
@@ -207,8 +212,10 @@ void JsonRules::finish() {
       defined = changed = true;
       std::string body;
       if (name == "space") {
-        body = space_body;
-      } else if (name == "character") {  // one code point, in whatever spelling
+        body = fmt::format(space_body, helper(blank));
+      } else if (name == blank) {
+        body = R"([ \t])";
+      } else if (name == character) {  // one code point, in whatever spelling
         body = plain + R"( | "\\" ["\\/bfnrt])";
       } else if (name == "string") {
         body = regex(fmt::format("\"({}|{})*\"", plain, escape_pattern));

@@ -5,18 +5,15 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/grammar/schema_draft.h"
+#include "src/grammar/syntax.h"
 
 namespace m3::grammar {
 namespace {
 
-constexpr int max_depth = 64;  // of references and combinations on one value
 constexpr std::size_t max_work = 200'000;
-constexpr std::size_t max_shapes = 256;     // alternatives of one value
 constexpr std::size_t max_values = 20'000;  // of an enum
-constexpr std::int64_t max_count = 1'000'000'000;
-constexpr std::int64_t max_multiple = 64;        // one rule for each remainder
-constexpr std::int64_t max_listed_range = 1000;  // multiples within bounds are listed
-constexpr double max_bound = 1e18;               // bounds beyond are taken as this
+constexpr double max_bound = 1e18;          // bounds beyond are taken as this
 
 struct KindName {
   std::string_view name;
@@ -85,24 +82,6 @@ Decimal decimal_of(const Json& value, const std::string& path) {
   return Decimal::from(std::clamp(number, -max_bound, max_bound));
 }
 
-bool inside(const Json& value, const std::optional<Bound>& low, const std::optional<Bound>& high) {
-  const double number = value.get<double>();
-  const Decimal decimal = Decimal::from(number);
-  if (low) {
-    const int order = compare(decimal, low->value);
-    if (order < 0 || (order == 0 && low->exclusive)) return false;
-  }
-  if (high) {
-    const int order = compare(decimal, high->value);
-    if (order > 0 || (order == 0 && high->exclusive)) return false;
-  }
-  return true;
-}
-
-std::int64_t code_points(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-}
-
 }  // namespace
 
 unsigned kind_of(const Json& value) {
@@ -146,33 +125,6 @@ std::string_view format_pattern(std::string_view format) {
   }
   return {};
 }
-
-// A shape on its way: what its schemas said, and the combinations not expanded yet.
-struct Schema::Draft {
-  struct ObjectPart {
-    std::vector<Property> properties;
-    std::optional<Part> additional;
-  };
-  struct ArrayPart {
-    std::vector<Part> prefix;
-    std::optional<Part> items;
-  };
-  struct Group {
-    const Json* alternatives;
-    std::string path;
-  };
-  Shape shape;
-  std::vector<ObjectPart> objects;
-  std::vector<ArrayPart> arrays;
-  std::vector<std::string> required;
-  std::vector<std::pair<std::string, std::string>> needs;  // a format or pattern, and its path
-  std::int64_t min_properties = 0;
-  std::optional<std::int64_t> max_properties;
-  std::string properties_path;
-  std::vector<Group> groups;
-  std::set<const Json*> references;  // followed on the way here
-  std::string path;                  // of the first schema
-};
 
 Schema::Schema(const Json& root, std::string path, Strictness strictness)
     : root_(&root), path_(std::move(path)), strictness_(strictness) {}
@@ -327,6 +279,11 @@ void Schema::add_keyword(Draft& draft, const Part& part, const std::string& keyw
       if (std::find(notes.begin(), notes.end(), text) == notes.end()) unsupported(path, "this format is not supported");
       return;
     }
+    if (keyword == "pattern") {
+      const std::string problem = regex_problem(text);
+      if (!problem.empty())
+        return unsupported(path, ("no regular expression that can be enforced: " + problem).c_str());
+    }
     draft.needs.emplace_back(keyword, path);
     std::string& slot = keyword == "pattern" ? shape.pattern : shape.format;
     if (!slot.empty() && slot != text) unsupported(path, "two of them on one value are not supported");
@@ -386,265 +343,6 @@ void Schema::add(Draft& draft, const Part& part, int depth) const {
   if (items != nullptr) array.items = Part{items, part.path + ".items"};
   if (items != nullptr || prefix != nullptr) draft.arrays.push_back(std::move(array));
   for (const auto& [keyword, value] : schema.items()) add_keyword(draft, part, keyword, value, depth);
-}
-
-void Schema::check_one_of(const Json& alternatives, const std::string& path) const {
-  std::vector<std::vector<Shape>> shapes;
-  for (std::size_t i = 0; i < alternatives.size(); ++i) {
-    shapes.push_back(expanded({{&alternatives[i], fmt::format("{}[{}]", path, i)}}));
-  }
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
-    for (std::size_t j = i + 1; j < shapes.size(); ++j) {
-      for (const Shape& left : shapes[i]) {
-        for (const Shape& right : shapes[j]) {
-          if (!disjoint(left, right, 0)) {
-            fail("{}: alternatives {} and {} may both hold, which cannot be excluded; use anyOf", path, i, j);
-          }
-        }
-      }
-    }
-  }
-}
-
-bool Schema::disjoint(const Shape& left, const Shape& right, int depth) const {
-  const unsigned both = left.kinds & right.kinds;
-  if (both == 0) return true;
-  if (left.values && right.values) {
-    return std::none_of(left.values->begin(), left.values->end(), [&](const Json& value) {
-      return std::find(right.values->begin(), right.values->end(), value) != right.values->end();
-    });
-  }
-  if (both != kind_object || depth > 4) return false;
-  for (const Property& mine : left.properties) {
-    for (const Property& other : right.properties) {
-      if (mine.name != other.name || !mine.required || !other.required) continue;
-      const auto mine_shapes = expanded(mine.schemas), other_shapes = expanded(other.schemas);
-      const bool apart = std::all_of(mine_shapes.begin(), mine_shapes.end(), [&](const Shape& a) {
-        return std::all_of(other_shapes.begin(), other_shapes.end(),
-                           [&](const Shape& b) { return disjoint(a, b, depth + 1); });
-      });
-      if (apart) return true;
-    }
-  }
-  return false;
-}
-
-void Schema::expand(Draft draft, std::vector<Shape>& out, int depth) const {
-  if (depth > max_depth) fail("{}: nested too deep", draft.path);
-  if (draft.shape.kinds == 0) return;
-  if (draft.groups.empty()) {
-    Shape shape;
-    if (finish(draft, shape)) out.push_back(std::move(shape));
-    if (out.size() > max_shapes) fail("{}: more than {} alternatives", draft.path, max_shapes);
-    return;
-  }
-  const Draft::Group group = draft.groups.back();
-  draft.groups.pop_back();
-  for (std::size_t i = 0; i < group.alternatives->size(); ++i) {
-    Draft next = draft;
-    add(next, {&(*group.alternatives)[i], fmt::format("{}[{}]", group.path, i)}, depth + 1);
-    expand(std::move(next), out, depth + 1);
-  }
-}
-
-// Brings a draft into its shape; false where nothing satisfies it.
-bool Schema::finish(Draft& draft, Shape& out) const {
-  Shape& shape = draft.shape;
-  if (shape.values) {
-    for (const auto& [keyword, path] : draft.needs) unsupported(path, "not supported beside enum or const");
-    std::erase_if(*shape.values, [&](const Json& value) {
-      if ((kind_of(value) & shape.kinds) == 0) return true;
-      if (value.is_number()) return !inside(value, shape.low, shape.high);
-      if (!value.is_string()) return false;
-      const std::int64_t length = code_points(value.get_ref<const std::string&>());
-      return length < shape.min_length || (shape.max_length && length > *shape.max_length);
-    });
-    if (shape.values->empty()) return false;
-    out = std::move(shape);
-    return true;
-  }
-  if ((shape.kinds & kind_string) != 0 && !draft.needs.empty()) {
-    if (!shape.pattern.empty() && !shape.format.empty()) {
-      unsupported(draft.needs.back().second, "pattern and format on one value are not supported");
-      shape.format.clear();
-    }
-    if (shape.min_length > 0 || shape.max_length) {
-      unsupported(draft.needs.back().second, "not supported together with minLength or maxLength");
-      shape.min_length = 0;
-      shape.max_length.reset();
-    }
-  }
-  const auto without = [&](unsigned kinds) { shape.kinds &= ~kinds; };
-  if (shape.max_length && shape.min_length > *shape.max_length) without(kind_string);
-
-  if ((shape.kinds & kind_number) != 0 && shape.multiple_of) {
-    if (shape.low || shape.high) {
-      const bool listed =
-          shape.low && shape.high && shape.low->value.whole.size() < 10 && shape.high->value.whole.size() < 10;
-      std::int64_t low = 0, high = -1;
-      if (listed) {
-        const auto signed_whole = [](const Decimal& value) {
-          return std::stoll(value.whole) * (value.negative ? -1 : 1);
-        };
-        low = signed_whole(shape.low->value) - 1;
-        high = signed_whole(shape.high->value) + 1;
-      }
-      if (!listed || (high - low) / *shape.multiple_of > max_listed_range) {
-        unsupported(draft.path + ".multipleOf", "not supported together with wide or open bounds");
-        shape.multiple_of.reset();
-      } else if ((shape.kinds & ~static_cast<unsigned>(kind_number)) != 0) {
-        unsupported(draft.path + ".multipleOf", "with bounds it is supported on integers alone");
-        shape.multiple_of.reset();
-      } else {
-        std::vector<Json> values;
-        for (std::int64_t value = low; value <= high; ++value) {
-          if (value % *shape.multiple_of == 0 && inside(Json(value), shape.low, shape.high)) values.emplace_back(value);
-        }
-        if (values.empty()) return false;
-        shape.values = std::move(values);
-      }
-    } else if (*shape.multiple_of > max_multiple) {
-      unsupported(draft.path + ".multipleOf", "more than 64 is not supported");
-      shape.multiple_of.reset();
-    }
-  }
-  if ((shape.kinds & kind_fraction) != 0 && shape.fraction_digits && (shape.low || shape.high)) {
-    unsupported(draft.path + ".multipleOf", "a fraction is not supported together with bounds");
-    shape.fraction_digits.reset();
-  }
-  if ((shape.kinds & kind_number) != 0) {
-    if ((shape.kinds & kind_integer) != 0 && !integer_expression(shape.low, shape.high)) without(kind_integer);
-    if ((shape.kinds & kind_fraction) != 0 && !number_expression(shape.low, shape.high)) without(kind_number);
-  }
-
-  if ((shape.kinds & kind_array) != 0) {
-    std::size_t prefix = 0;
-    for (const auto& part : draft.arrays) prefix = std::max(prefix, part.prefix.size());
-    const auto element = [&](std::size_t index) {
-      Parts parts;
-      for (const auto& part : draft.arrays) {
-        if (index < part.prefix.size()) {
-          parts.push_back(part.prefix[index]);
-        } else if (part.items) {
-          parts.push_back(*part.items);
-        }
-      }
-      return parts;
-    };
-    const auto never = [](const Parts& parts) {
-      return std::any_of(parts.begin(), parts.end(),
-                         [](const Part& part) { return part.schema->is_boolean() && !part.schema->get<bool>(); });
-    };
-    for (std::size_t i = 0; i < prefix; ++i) shape.prefix.push_back(element(i));
-    const auto rest = element(prefix);
-    if (!never(rest)) shape.items = rest;
-    for (std::size_t i = 0; i < shape.prefix.size(); ++i) {
-      if (!never(shape.prefix[i])) continue;
-      shape.prefix.resize(i);
-      shape.items.reset();
-    }
-    const auto most =
-        shape.items ? shape.max_items
-                    : std::min(shape.max_items.value_or(max_count), static_cast<std::int64_t>(shape.prefix.size()));
-    shape.max_items = most;
-    if (most && shape.min_items > *most) without(kind_array);
-  }
-
-  if ((shape.kinds & kind_object) != 0) {
-    std::vector<Property>& properties = shape.properties;
-    for (const auto& part : draft.objects) {
-      for (const Property& property : part.properties) {
-        const auto same = std::find_if(properties.begin(), properties.end(),
-                                       [&](const Property& known) { return known.name == property.name; });
-        if (same == properties.end()) {
-          properties.push_back(property);
-        } else {
-          same->schemas.insert(same->schemas.end(), property.schemas.begin(), property.schemas.end());
-        }
-      }
-    }
-    for (const std::string& name : draft.required) {
-      const auto same =
-          std::find_if(properties.begin(), properties.end(), [&](const Property& known) { return known.name == name; });
-      if (same == properties.end()) {
-        properties.push_back({name, {}, true});
-      } else {
-        same->required = true;
-      }
-    }
-    // A schema's additionalProperties speak of what its own properties do not name.
-    bool closed = false, open = false;
-    Parts additional;
-    for (const auto& part : draft.objects) {
-      if (!part.additional) continue;
-      const Json& schema = *part.additional->schema;
-      if (schema.is_boolean() && !schema.get<bool>()) closed = true;
-      if (!schema.is_boolean() || schema.get<bool>()) open = true;
-      if (!schema.is_boolean()) additional.push_back(*part.additional);
-      for (Property& property : properties) {
-        const bool own = std::any_of(part.properties.begin(), part.properties.end(),
-                                     [&](const Property& known) { return known.name == property.name; });
-        if (!own) property.schemas.push_back(*part.additional);
-      }
-    }
-    bool possible = true;
-    std::erase_if(properties, [&](const Property& property) {
-      const bool never = std::any_of(property.schemas.begin(), property.schemas.end(), [](const Part& part) {
-        return part.schema->is_boolean() && !part.schema->get<bool>();
-      });
-      if (never && property.required) possible = false;
-      return never;
-    });
-    const bool declared = std::any_of(draft.objects.begin(), draft.objects.end(),
-                                      [](const auto& part) { return !part.properties.empty(); });
-    if (!closed && (open || (!declared && draft.required.empty()))) shape.additional = additional;
-    const auto needed =
-        std::count_if(properties.begin(), properties.end(), [](const Property& p) { return p.required; });
-    const auto known = static_cast<std::int64_t>(properties.size());
-    if (draft.max_properties && known > *draft.max_properties) {
-      if (needed > *draft.max_properties) possible = false;
-      if (possible) {
-        unsupported(draft.properties_path, "not supported where more properties are declared");
-      }
-    }
-    if (draft.max_properties && shape.additional) {
-      if (known > 0)
-        unsupported(draft.properties_path, "not supported beside declared properties that others may join");
-      shape.max_properties = draft.max_properties;
-    }
-    if (draft.min_properties > needed) {
-      if (known > 0 && draft.min_properties > known && !shape.additional) possible = false;
-      if (possible && (known > 0 || !shape.additional)) {
-        unsupported(draft.properties_path, "not supported beside optional properties");
-      } else if (draft.min_properties > 1) {
-        unsupported(draft.properties_path, "more than 1 is not supported, since names may repeat");
-      } else {
-        shape.min_properties = draft.min_properties;
-      }
-    }
-    if (!possible) without(kind_object);
-  }
-  if (shape.kinds == 0) return false;
-  out = std::move(shape);
-  return true;
-}
-
-std::vector<Shape> Schema::expanded(const Parts& parts) const {
-  Draft draft;
-  draft.path = parts.empty() ? path_ : parts.front().path;
-  std::set<const Json*> seen;
-  for (const Part& part : parts) {
-    if (seen.insert(part.schema).second) add(draft, part, 0);
-  }
-  std::vector<Shape> out;
-  expand(std::move(draft), out, 0);
-  return out;
-}
-
-std::vector<Shape> Schema::shapes(const Parts& parts) const {
-  std::vector<Shape> out = expanded(parts);
-  if (out.empty()) fail("{}: no value can satisfy this schema", parts.empty() ? path_ : parts.front().path);
-  return out;
 }
 
 }  // namespace m3::grammar

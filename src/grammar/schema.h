@@ -105,6 +105,10 @@ class Schema {
   bool disjoint(const Shape& left, const Shape& right, int depth) const;
   void expand(Draft draft, std::vector<Shape>& out, int depth) const;
   bool finish(Draft& draft, Shape& out) const;
+  void finish_strings(Draft& draft) const;
+  bool finish_numbers(Draft& draft) const;
+  void finish_array(Draft& draft) const;
+  void finish_object(Draft& draft) const;
   void unsupported(const std::string& path, const char* why) const;
   std::vector<Shape> expanded(const Parts& parts) const;
 

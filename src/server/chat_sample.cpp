@@ -6,13 +6,11 @@
 
 namespace m3::server {
 
-ChatSample::ChatSample(const ChatCall& call, bool joins)
-    : call_(call),
-      parser_(call.chat.parsed_tools, call.chat.mode(), call.chat.continue_final_message),
-      joiner_(joins) {}
+ChatSample::ChatSample(const ChatCall& call, bool joins) : call_(call), parser_(call.chat.parser()), joiner_(joins) {}
 
 std::vector<Delta> ChatSample::event(const Event& event, Clock::time_point now) {
   usage_ = event.usage;
+  if (!event.ids.empty() && event.usage.reasoning_tokens == 0) parser_.skip_reasoning();
   take(parser_.feed(event.text), now);
   if (event.finish != FinishReason::none) {
     finish_ = event.finish;

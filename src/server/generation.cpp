@@ -18,7 +18,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void start(std::vector<Request> requests) {
     const auto now = Clock::now();
+    bool constrained = false;
     for (const Request& request : requests) {
+      constrained = constrained || request.constraint.kind != Constraint::Kind::none;
       open_ += request.samples;
       timers_.emplace_back(server_.metrics(), request, now);
     }
@@ -46,9 +48,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
     };
     key_ = server_.generations().add(exchange_->request().id, cancel_weakly);
     exchange_->on_gone(cancel_weakly);
-    queue_.post([self = shared_from_this()] {
-      self->began_ = true;
-      self->writer_->begin();
+    queue_.post([self = shared_from_this(), constrained] {
+      self->accepted_ = true;
+      // A constraint may turn out to cost too much while it is compiled: its reply begins with the first event.
+      if (!constrained) self->begin();
       self->drain();
     });
   }
@@ -80,8 +83,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
     for (const RequestId id : ids) engine_.cancel(id);
   }
 
+  void begin() {
+    began_ = true;
+    writer_->begin();
+  }
+
   void drain() {
-    if (!began_ || done_) return;
+    if (!accepted_ || done_) return;
     std::vector<Arrived> batch;
     {
       const std::lock_guard lock(mutex_);
@@ -93,7 +101,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
         if (done_) return;
         handle(arrived);
       }
-      if (done_) return;
+      if (done_ || !began_) return;
       const auto now = Clock::now();
       if (const auto due = writer_->due(); due && *due <= now) writer_->tick(now);
       set_alarm();
@@ -104,7 +112,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void handle(const Arrived& arrived) {
     const Event& event = arrived.event;
-    if (event.finish == FinishReason::error) return end_with(ApiError(500, event.error));
+    if (event.finish == FinishReason::error) {
+      if (!event.refused) return end_with(ApiError(500, event.error));
+      return end_with(ApiError(400, event.error, param_of(event.error)));
+    }
+    if (!began_) begin();
     timers_[arrived.request].event(event, arrived.time);
     writer_->event(arrived.request, event, arrived.time);
     if (event.finish == FinishReason::none) return;
@@ -150,7 +162,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   SerialQueue queue_;
   std::vector<Metrics::Timer> timers_;  // by request
   std::uint64_t key_ = 0;
-  int open_ = 0;  // samples that have not finished
+  int open_ = 0;           // samples that have not finished
+  bool accepted_ = false;  // start() is through
   bool began_ = false, done_ = false;
   std::optional<Clock::time_point> alarm_;
 

@@ -129,7 +129,7 @@ void chat_parse(Server& server, const std::shared_ptr<Exchange>& exchange) {
   if (!given->is(Kind::dict)) refuse("request", "expected an object, found " + kind_of(*given));
   const chat::ChatRequest request = read_chat(server, *given);
   const chat::ParsedOutput output =
-      chat::parse_output(*text, request.parsed_tools, request.mode(), request.continue_final_message);
+      chat::parse_output(*text, request.parsed_tools, request.mode(), request.continue_final_message, request.answer);
   Json calls = Json::array();
   for (const auto& call : output.calls) calls.push_back({{"name", call.name}, {"arguments", call.arguments}});
   exchange->send({.body = to_text({{"content", output.content},

@@ -23,6 +23,7 @@ struct Case {
   std::string name, text;
   ThinkingMode mode = ThinkingMode::adaptive;
   bool continues = false;
+  AnswerForm form = AnswerForm::free;
   bool has_tools = true;
   Json expected;
 };
@@ -48,6 +49,8 @@ std::vector<Case> load_cases() {
              : mode == "disabled" ? ThinkingMode::disabled
                                   : ThinkingMode::adaptive;
     c.continues = entry.value("continues", false);
+    const std::string form = entry.value("form", "free");
+    c.form = form == "held" ? AnswerForm::held : form == "held_or_calls" ? AnswerForm::held_or_calls : AnswerForm::free;
     c.has_tools = entry.value("tools", true);
     c.expected = entry;
     cases.push_back(std::move(c));
@@ -62,7 +65,7 @@ Tools tools_of(const Case& c) {
 }
 
 ParsedOutput feed(const Case& c, const Tools& tools, const std::vector<std::string_view>& pieces) {
-  OutputParser parser(tools, c.mode, c.continues);
+  OutputParser parser(tools, c.mode, c.continues, c.form);
   ParsedOutput output;
   for (const auto piece : pieces) append_events(output, parser.feed(piece));
   append_events(output, parser.finish());
@@ -215,6 +218,24 @@ TEST(Parser, SaysWhetherItIsInsideReasoning) {
   EXPECT_TRUE(parser.in_reasoning());
   parser.feed("nk>");
   EXPECT_FALSE(parser.in_reasoning());
+}
+
+// With adaptive thinking the letters cannot tell a tag from an answer that spells one; the engine can.
+TEST(Parser, AnAnswerInAFormMayBeginWithATagsLetters) {
+  const std::string text = "<mm:think>, it said</mm:think>";
+  OutputParser told(nullptr, ThinkingMode::adaptive, false, AnswerForm::held);
+  told.skip_reasoning();
+  ParsedOutput output;
+  append_events(output, told.feed(text));
+  append_events(output, told.finish());
+  EXPECT_EQ(output.content, text);
+  EXPECT_EQ(output.reasoning, "");
+  OutputParser free_reply(nullptr, ThinkingMode::adaptive);
+  free_reply.skip_reasoning();
+  ParsedOutput other;
+  append_events(other, free_reply.feed(text));
+  append_events(other, free_reply.finish());
+  EXPECT_EQ(other.reasoning, ", it said");
 }
 
 TEST(Parser, CutCharactersAreJoinedAndBrokenOnesReplaced) {

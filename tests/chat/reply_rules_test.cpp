@@ -78,6 +78,29 @@ TEST(ReplyRules, Forms) {
   EXPECT_EQ(apply({{"tools", {tool}}, {"tool_choice", "none"}, {"guided_regex", "b+"}}).constraint.kind, Kind::regex);
 }
 
+// A pattern that cannot be enforced is left out where a tool does not ask for strictness.
+TEST(ReplyRules, LenientToolsLoseAPatternThatDoesNotParse) {
+  Json lenient = tool;
+  lenient["function"]["parameters"] = {{"type", "object"},
+                                       {"properties", {{"x", {{"type", "string"}, {"pattern", "^(?!a)"}}}}}};
+  EXPECT_EQ(apply({{"tools", {lenient}}, {"tool_choice", "required"}}).constraint.kind, Constraint::Kind::grammar);
+}
+
+TEST(ReplyRules, WhatTheAnswerIsHeldTo) {
+  const auto answer = [](Json fields) {
+    fields["messages"] = {{{"role", "user"}, {"content", "x"}}};
+    return parse_chat_request(parse_json(fields.dump(), "body")).answer;
+  };
+  EXPECT_EQ(answer(Json::object()), AnswerForm::free);
+  EXPECT_EQ(answer({{"response_format", {{"type", "text"}}}}), AnswerForm::free);
+  EXPECT_EQ(answer({{"tools", {tool}}, {"tool_choice", "required"}}), AnswerForm::free);
+  EXPECT_EQ(answer({{"response_format", {{"type", "json_object"}}}}), AnswerForm::held);
+  EXPECT_EQ(answer({{"guided_choice", {"a"}}}), AnswerForm::held);
+  EXPECT_EQ(answer({{"structured_outputs", {{"regex", "a"}}}}), AnswerForm::held);
+  EXPECT_EQ(answer({{"tools", {tool}}, {"guided_regex", "a"}}), AnswerForm::held_or_calls);
+  EXPECT_EQ(answer({{"tools", {tool}}, {"tool_choice", "none"}, {"guided_regex", "a"}}), AnswerForm::held);
+}
+
 TEST(ReplyRules, NothingIsDroppedSilently) {
   const auto begins = [](const Json& fields, const std::string& path) {
     EXPECT_EQ(problem(fields).find(path), 0u) << fields << ": " << problem(fields);
@@ -94,6 +117,27 @@ TEST(ReplyRules, NothingIsDroppedSilently) {
   begins({{"guided_json", "{"}}, "guided_json: not JSON");
   begins({{"guided_regex", 5}}, "guided_regex: ");
   begins({{"guided_choice", Json::array()}}, "guided_choice: ");
+  begins({{"guided_regex", "(a"}}, "guided_regex: no regular expression that can be enforced: ");
+  begins({{"guided_regex", ""}}, "guided_regex: ");
+  begins({{"structured_outputs", {{"regex", "(?=a)b"}}}}, "structured_outputs.regex: ");
+  begins({{"structured_outputs", {{"regex", std::string(5000, '(') + "a" + std::string(5000, ')')}}}},
+         "structured_outputs.regex: ");
+  begins({{"guided_grammar", "root ::= missing"}}, "guided_grammar: ");
+  begins({{"structured_outputs", {{"grammar", "no root at all"}}}}, "structured_outputs.grammar: ");
+  begins({{"response_format",
+           {{"type", "json_schema"},
+            {"json_schema",
+             {{"schema", {{"type", "object"}, {"properties", {{"x", {{"type", "string"}, {"pattern", "[a"}}}}}}}}}}}},
+         "response_format.json_schema.schema.properties.x.pattern: ");
+  begins({{"tools",
+           {{{"type", "function"},
+             {"function",
+              {{"name", "f"},
+               {"strict", true},
+               {"parameters",
+                {{"type", "object"}, {"properties", {{"x", {{"type", "string"}, {"pattern", "(?<=a)b"}}}}}}}}}}}},
+          {"tool_choice", "required"}},
+         "tools[0].function.parameters.properties.x.pattern: ");
   begins({{"structured_outputs", {{"structural_tag", "x"}}}}, "structured_outputs.structural_tag: unknown");
   begins({{"guided_regex", "a"}, {"response_format", {{"type", "json_object"}}}},
          "guided_regex: response_format already");

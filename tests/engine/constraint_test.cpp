@@ -220,6 +220,99 @@ TEST(Constraints, RollbackGivesTheSameMasks) {
   }
 }
 
+// Bounded strings, whose masks come from counts, and what stands around them.
+const std::vector<Constraint>& counted() {
+  static const std::vector<Constraint> all = {
+      schema_constraint(R"({"type": "string", "minLength": 2, "maxLength": 5})"),
+      schema_constraint(R"({"type": "string", "minLength": 3})"),
+      schema_constraint(R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 30},
+        "b": {"type": ["string", "null"], "minLength": 1, "maxLength": 2},
+        "c": {"type": "array", "items": {"type": "string", "maxLength": 3}, "minItems": 2}}, "required": ["c"]})"),
+      {Constraint::Kind::grammar,
+       "root ::= \"<\" m3-counted-word{2,9} | m3-counted-word{0,3} \"end\" m3-counted-word{1,}\n"
+       "m3-counted-word ::= [a-d] | \"é\" | \"-\" [0-9]",
+       {}},
+      {Constraint::Kind::grammar, "root ::= m3-counted-x{1,3} m3-counted-x{1,3} \"x\"?\nm3-counted-x ::= [xyz]", {}},
+      {Constraint::Kind::regex, "([a-z]{1,200} ){2,300}", {}},
+  };
+  return all;
+}
+
+// A mask says of every token what trying it says.
+TEST(Constraints, MasksOfCountedRepetitionsAreExact) {
+  std::mt19937 random(5);
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(tokenizer().vocab_size() + 31) / 32);
+  for (const Constraint& constraint : counted()) {
+    for (int round = 0; round < 4; ++round) {
+      ConstraintMatcher matcher = matcher_of(constraint);
+      for (int step = 0; step < 12 && !matcher.is_finished(); ++step) {
+        matcher.fill(words);
+        for (std::int64_t id = 0; id < tokenizer().vocab_size(); ++id) {
+          const auto token = static_cast<TokenId>(id);
+          if (!tokenizer().has_token(id) || token == end_id()) continue;
+          const bool accepted = matcher.accept(token);
+          if (accepted) matcher.rollback(1);
+          ASSERT_EQ(allows(words, token), accepted)
+              << constraint.text << " token '" << tokenizer().token_text(token) << "' at step " << step;
+        }
+        const auto allowed = test::allowed_ids(words);
+        ASSERT_FALSE(allowed.empty()) << constraint.text;
+        ASSERT_TRUE(matcher.accept(allowed[random() % allowed.size()]));
+      }
+    }
+  }
+}
+
+// Masks that are looked up are those that would be computed, also behind a rollback and in other matchers.
+TEST(Constraints, RememberedMasksAreTheComputedOnes) {
+  ConstraintLimits limits;
+  limits.mask_bytes = 0;
+  Constraints forgetful(tokenizer(), tokenizer().vocab_size(), {end_id()}, limits);
+  limits.mask_bytes = 20'000;  // a few masks: they are thrown out all the time
+  Constraints small(tokenizer(), tokenizer().vocab_size(), {end_id()}, limits);
+  std::vector<Constraint> all = counted();
+  for (const std::string& name : case_names(false)) {
+    if (all.size() < 30) all.push_back(schema_constraint(schema_case(name)["schema"].dump()));
+  }
+  const std::size_t size = static_cast<std::size_t>(tokenizer().vocab_size() + 31) / 32;
+  std::mt19937 random(3);
+  for (const Constraint& constraint : all) {
+    const auto matcher_in = [&](Constraints& compiler) {
+      const ConstraintHandle compiled = compiler.compile(constraint);
+      compiled->wait();
+      return compiler.matcher(*compiled);
+    };
+    for (int round = 0; round < 3; ++round) {
+      ConstraintMatcher plain = matcher_in(forgetful), squeezed = matcher_in(small),
+                        remembering = matcher_of(constraint);
+      for (int step = 0; step < 50 && !plain.is_finished(); ++step) {
+        std::vector<std::uint32_t> wanted(size), other(size);
+        plain.fill(wanted);
+        remembering.fill(other);
+        ASSERT_EQ(wanted, other) << constraint.text;
+        squeezed.fill(other);
+        ASSERT_EQ(wanted, other) << constraint.text;
+        const auto allowed = test::allowed_ids(wanted);
+        ASSERT_FALSE(allowed.empty()) << constraint.text;
+        const TokenId next = allowed[random() % allowed.size()];
+        for (ConstraintMatcher* matcher : {&plain, &squeezed, &remembering}) ASSERT_TRUE(matcher->accept(next));
+        if (step % 7 != 6) continue;
+        for (ConstraintMatcher* matcher : {&plain, &squeezed, &remembering}) matcher->rollback(3);
+      }
+    }
+  }
+}
+
+TEST(Constraints, CompilingEndsInTime) {
+  ConstraintLimits limits;
+  limits.compile_seconds = 0;
+  Constraints hurried(tokenizer(), tokenizer().vocab_size(), {end_id()}, limits);
+  const ConstraintHandle compiled = hurried.compile({Constraint::Kind::regex, "(a|b){100}(c|d){100}", {}});
+  compiled->wait();
+  ASSERT_EQ(compiled->state(), CompiledConstraint::State::failed);
+  EXPECT_NE(compiled->error().find("it takes longer than"), std::string::npos) << compiled->error();
+}
+
 TEST(Constraints, AreKeptAndForgotten) {
   ConstraintLimits limits;
   limits.cache_entries = 2;

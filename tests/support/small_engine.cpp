@@ -91,6 +91,7 @@ EventSink Replies::sink(std::size_t request) {
     reply.events_after_the_last += reply.finish == FinishReason::none ? 0 : 1;
     reply.finish = event.finish;
     reply.error = event.error;
+    reply.refused = event.refused;
     reply.usage = event.usage;
     state->changed.notify_all();
   };

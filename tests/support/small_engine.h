@@ -36,6 +36,7 @@ struct Reply {
   std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
   FinishReason finish = FinishReason::none;
   std::string error;
+  bool refused = false;
   Usage usage;
   int events_after_the_last = 0;
 };

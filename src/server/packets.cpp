@@ -27,12 +27,13 @@ void PacketJoiner::push(Channel channel, int call, std::string_view text, Time n
   }
   waiting_.text += text;
   waiting_characters_ += count_characters(text);
-  if (first_ || waiting_characters_ >= least) {
+  const std::size_t reserve = channel == Channel::arguments ? least : 0;
+  if (first_ || waiting_characters_ >= least + reserve) {
     std::string kept;
-    if (channel == Channel::arguments && waiting_characters_ >= 2 * least - 1) kept = cut_tail(least - 1);
+    if (reserve > 0 && waiting_characters_ >= least + reserve) kept = cut_tail(reserve);
     flush(out);
+    waiting_characters_ = kept.empty() ? 0 : reserve;
     waiting_.text = std::move(kept);
-    waiting_characters_ = waiting_.text.empty() ? 0 : least - 1;
     since_ = now;
   }
   tick(now, out);

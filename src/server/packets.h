@@ -3,8 +3,8 @@
 // One token a packet costs clients more than it gives, and MiniMax's verifier counts packets of under 5 and over 200
 // characters. So a fragment waits until it has 5 characters or 50 ms have passed, except the first of a reply, which
 // never waits; what is longer than 200 characters is cut into equal parts. Characters are code points, never halved.
-// Of arguments the last 4 characters stay behind where there are 9, to go with their end: a short call's closing
-// `3}` would otherwise be a packet of its own.
+// Of arguments the last 5 characters stay behind for those 50 ms, to go with what follows: a short call's closing `3}`
+// would otherwise be a packet of its own.
 #pragma once
 
 #include <chrono>

@@ -74,6 +74,9 @@ std::string text_of(const HttpResponse& response, bool stream) {
   return text;
 }
 
+// A sanitizer makes tokens many times dearer.
+constexpr unsigned longest_reply = under_sanitizer ? 16 : 90, longest_prompt = under_sanitizer ? 60 : 300;
+
 // Prompts and lengths at random, each computed alone: greedy, or with a seed.
 std::vector<Case> make_cases(const TestServer& server) {
   std::mt19937 random(5);
@@ -82,10 +85,10 @@ std::vector<Case> make_cases(const TestServer& server) {
     Case one;
     const bool chat = i % 4 == 3;
     one.path = chat ? "/v1/chat/completions" : "/v1/completions";
-    one.body = {{"max_tokens", 1 + random() % 90}, {"temperature", 0}};
+    one.body = {{"max_tokens", 1 + random() % longest_reply}, {"temperature", 0}};
     if (i % 3 == 2) one.body.update({{"temperature", 1}, {"seed", 17 + i}});
     std::string prompt = beginnings[random() % beginnings.size()];
-    for (std::size_t words = random() % 3 == 0 ? random() % 300 : 0; words > 0; --words) prompt += " and on";
+    for (std::size_t words = random() % 3 == 0 ? random() % longest_prompt : 0; words > 0; --words) prompt += " and on";
     if (chat) {
       one.body["messages"] = {{{"role", "user"}, {"content", prompt}}};
     } else {

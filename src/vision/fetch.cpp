@@ -17,6 +17,7 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "src/base/error.h"
 
@@ -138,7 +139,7 @@ std::vector<std::byte> fetch(const std::string& url, const FetchOptions& options
   {
     asio::io_context io(1);
     asio::co_spawn(io, follow(url, options, limit), [&](std::exception_ptr error, std::string result) {
-      failure = error;
+      failure = std::move(error);
       body = std::move(result);
     });
     io.run_for(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.seconds)));

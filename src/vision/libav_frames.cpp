@@ -9,6 +9,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -63,6 +64,32 @@ std::string reason(int code) {
   char text[AV_ERROR_MAX_STRING_SIZE] = {};
   av_strerror(code, text, sizeof text);
   return text;
+}
+
+// FFmpeg's reader of Matroska takes the end of the bytes for the end of the video. Whether the file's one segment, which
+// follows its header, says that it is longer; streams that were written without a size say nothing.
+bool matroska_cut_short(std::span<const std::byte> bytes) {
+  // A number of 1 to 8 bytes, whose first one's leading zeros tell how many; `marked` keeps that byte's marking bit.
+  const auto number = [&](std::size_t& at, bool marked) -> std::uint64_t {
+    if (at >= bytes.size()) return 0;
+    const auto first = std::to_integer<std::uint8_t>(bytes[at]);
+    const auto length = static_cast<std::size_t>(std::countl_zero(first)) + 1;
+    if (length > 8 || length > bytes.size() - at) return 0;
+    std::uint64_t value = marked ? first : first & (0x7fu >> (length - 1));
+    for (std::size_t i = 1; i < length; ++i) value = value << 8 | std::to_integer<std::uint8_t>(bytes[at + i]);
+    at += length;
+    const bool unknown = !marked && value == (std::uint64_t{1} << (7 * length)) - 1;
+    return unknown ? 0 : value;
+  };
+  constexpr std::uint64_t segment = 0x18538067;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::uint64_t id = number(at, true);
+    const std::uint64_t size = number(at, false);
+    if (id == 0) return false;
+    if (id == segment || size > bytes.size() - at) return size > bytes.size() - at;
+    at += static_cast<std::size_t>(size);
+  }
+  return false;
 }
 
 // An open container over bytes in memory, and its video stream.
@@ -139,6 +166,7 @@ class Container {
   void open(const VideoLimits& limits) {
     const AVInputFormat* format = av_find_input_format(format_name(type_));
     if (format == nullptr) refuse("these FFmpeg libraries do not read it");
+    if (type_ == MediaType::matroska && matroska_cut_short(bytes_)) refuse("cut short");
     context_ = allocated(avformat_alloc_context());
     context_->pb = io_;
     context_->io_open = deny;

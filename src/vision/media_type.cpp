@@ -33,6 +33,8 @@ constexpr std::array known = {
     Known{MediaType::iso_media, {4, "moov"sv}},
     Known{MediaType::iso_media, {4, "mdat"sv}},
     Known{MediaType::iso_media, {4, "wide"sv}},
+    Known{MediaType::iso_media, {4, "free"sv}},
+    Known{MediaType::iso_media, {4, "skip"sv}},
     Known{MediaType::matroska, {0, "\x1a\x45\xdf\xa3"sv}},
     Known{MediaType::avi, {0, "RIFF"sv}, {8, "AVI "sv}},
     Known{MediaType::mpeg_ts, {0, "G"sv}, {188, "G"sv}},

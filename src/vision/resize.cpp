@@ -46,8 +46,8 @@ Filter make_filter(int in, int out) {
   double largest = 0;
   for (int i = 0; i < out; ++i) {
     const double centre = scale * (i + 0.5);
-    const int first = std::max(static_cast<int>(centre - support + 0.5), 0);
-    const int end = std::min(static_cast<int>(centre + support + 0.5), in);
+    const int first = std::max(static_cast<int>(std::trunc(centre - support + 0.5)), 0);
+    const int end = std::min(static_cast<int>(std::trunc(centre + support + 0.5)), in);
     filter.taps[static_cast<std::size_t>(i)] = {first, end - first};
     double* weights = exact.data() + std::size_t(i) * std::size_t(filter.stride);
     double sum = 0;
@@ -68,7 +68,7 @@ Filter make_filter(int in, int out) {
   filter.weights.resize(exact.size());
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const double scaled = exact[i] * (1 << filter.precision);
-    filter.weights[i] = static_cast<std::int16_t>(static_cast<int>(scaled < 0 ? scaled - 0.5 : scaled + 0.5));
+    filter.weights[i] = static_cast<std::int16_t>(std::round(scaled));
   }
   return filter;
 }

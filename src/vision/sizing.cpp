@@ -39,7 +39,8 @@ Sides by_area(const Size& size, const SizeOptions& options, int factor) {
 }
 
 Sides by_long_side(const Size& size, const SizeOptions& options, int factor) {
-  const double cap = options.max_long_side / factor * factor;
+  const int whole_cap = options.max_long_side / factor * factor;
+  const double cap = whole_cap;
   const double longer = size.long_side();
   const double shorter = size.short_side();
   double scale = 1;

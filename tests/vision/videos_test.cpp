@@ -180,6 +180,10 @@ TEST(Videos, DamagedFilesAreErrorsOrVideos) {
   }
   const auto whole = read_bytes(vision_data("videos/h264.mp4"));
   EXPECT_NE(error_of(std::span(whole).first(whole.size() / 2)), "") << "its index lies at the end";
+  for (const char* name : {"videos/vp9.webm", "videos/irregular.mkv", "videos/mpeg4.avi", "videos/animation.webp"}) {
+    const auto bytes = read_bytes(vision_data(name));
+    EXPECT_NE(error_of(std::span(bytes).first(bytes.size() * 9 / 10)), "") << name;
+  }
 }
 
 }  // namespace

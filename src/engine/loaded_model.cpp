@@ -60,8 +60,9 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   const std::int64_t position_limit = config().max_context();
   const MemoryNeeds needs{
       .page_bytes = layout.page_bytes,
-      .workspace_bytes = workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit) +
-                         (vision_workspace_ ? static_cast<std::int64_t>(vision_workspace_->size()) : 0),
+      .workspace_bytes =
+          workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit) +
+          (tower_ ? static_cast<std::int64_t>(vision_workspace_->size()) + options.feature_cache_bytes : 0),
       .weight_bytes = 0};
   plan_ = plan_memory(needs, {.requested_len = options.max_model_len,
                               .position_limit = position_limit,

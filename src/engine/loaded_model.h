@@ -37,6 +37,7 @@ struct LoadedModelOptions {
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
   std::int64_t vision_patches = 0;         // that attend to each other at most; 0: no pictures, nothing is planned
+  std::int64_t feature_cache_bytes = 0;    // of pictures' features, which others keep: left free in the plan
   Profile* profile = nullptr;              // told of every operation; must outlive the model
 };
 

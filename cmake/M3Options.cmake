@@ -62,7 +62,7 @@ set_source_files_properties(
   src/chat/messages.cpp src/chat/request_fields.cpp src/chat/template/filters_sequence.cpp
   src/chat/template/filters_text.cpp src/chat/template/unicode.cpp
   src/chat/template/value.cpp src/checkpoint/random.cpp src/checkpoint/vision_layout.cpp src/server/completion_call.cpp
-  src/tokenizer/known_patterns.cpp
+  src/tokenizer/known_patterns.cpp src/vision/fetch.cpp
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # m3_library(NAME DEPENDS a b ...): every .cpp below src/NAME, except main.cpp, as the static library m3_NAME.

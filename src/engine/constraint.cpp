@@ -96,6 +96,17 @@ std::size_t CompiledConstraint::bytes() const {
   return data_->state == State::ready ? data_->grammar.MemorySizeBytes() + data_->text.size() : data_->text.size();
 }
 
+namespace {
+
+// xgrammar says which of its checks failed before it says why.
+std::string reason_of(const std::string& error) {
+  constexpr std::string_view check = "Check failed: ", why = " is false: ";
+  const std::size_t at = error.find(why);
+  return error.starts_with(check) && at != std::string::npos ? error.substr(at + why.size()) : error;
+}
+
+}  // namespace
+
 struct Constraints::Data {
   Tokenizer tokenizer;
   std::int64_t vocab_size;
@@ -194,7 +205,7 @@ struct Constraints::Data {
         constraint.number = masks->next_grammar();
       } else {
         std::ranges::replace(error, '\n', ' ');
-        constraint.error = error;
+        constraint.error = reason_of(error);
       }
       ready.swap(constraint.ready);
     }

@@ -102,7 +102,15 @@ namespace {
 std::string reason_of(const std::string& error) {
   constexpr std::string_view check = "Check failed: ", why = " is false: ";
   const std::size_t at = error.find(why);
-  return error.starts_with(check) && at != std::string::npos ? error.substr(at + why.size()) : error;
+  std::string reason = error.starts_with(check) && at != std::string::npos ? error.substr(at + why.size()) : error;
+  // It may quote a long expression, and has its point at the end.
+  constexpr std::size_t kept = 150;
+  if (reason.size() <= 2 * kept + 50) return reason;
+  const auto begins_character = [&](std::size_t i) { return (static_cast<unsigned char>(reason[i]) & 0xc0) != 0x80; };
+  std::size_t head = kept, tail = reason.size() - kept;
+  while (!begins_character(head)) --head;
+  while (!begins_character(tail)) --tail;
+  return reason.substr(0, head) + " … " + reason.substr(tail);
 }
 
 }  // namespace
@@ -332,8 +340,7 @@ std::string name_special_tokens(std::string_view grammar, const Tokenizer& token
 std::string Constraints::grammar_text(const Constraint& constraint) const {
   std::size_t size = constraint.text.size();
   for (const std::string& choice : constraint.choices) size += choice.size();
-  if (size > data_->limits.max_text)
-    fail_usage("the constraint is too large: more than {} bytes", data_->limits.max_text);
+  if (size > data_->limits.max_text) fail_usage("{}: more than {} bytes", constraint.name, data_->limits.max_text);
   switch (constraint.kind) {
     case Constraint::Kind::none: fail_usage("there is no constraint to compile");
     case Constraint::Kind::json_object: return grammar::json_object_grammar();

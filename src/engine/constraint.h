@@ -59,7 +59,7 @@ class CompiledConstraint {
 using ConstraintHandle = std::shared_ptr<CompiledConstraint>;
 
 struct ConstraintLimits {
-  std::size_t max_text = std::size_t{1} << 20;       // bytes of a schema, an expression or all choices
+  std::size_t max_text = std::size_t{4} << 20;       // bytes of a schema, an expression, a grammar or all choices
   std::size_t max_states = 400'000;                  // of a grammar's automata
   double compile_seconds = 10;                       // of one grammar
   double fill_seconds = 0.5;                         // masks computed ahead for so long; the rest when they are needed

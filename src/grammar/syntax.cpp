@@ -10,8 +10,9 @@
 namespace m3::grammar {
 namespace {
 
-constexpr std::size_t max_text = std::size_t{1} << 20;
-constexpr int max_nesting = 1000;  // groups within groups; whoever reads them recurses
+constexpr std::size_t max_regex = std::size_t{1} << 20;
+constexpr std::size_t max_grammar = std::size_t{4} << 20;  // what Rules may write
+constexpr int max_nesting = 1000;                          // groups within groups; whoever reads them recurses
 
 bool too_deep(std::string_view pattern) {
   int depth = 0;
@@ -44,7 +45,7 @@ std::string line_of(std::string text) {
 
 std::string regex_problem(const std::string& pattern) {
   if (pattern.empty()) return "the expression is empty";
-  if (pattern.size() > max_text) return fmt::format("more than {} MiB", max_text >> 20);
+  if (pattern.size() > max_regex) return fmt::format("more than {} MiB", max_regex >> 20);
   if (too_deep(pattern)) return fmt::format("groups nested deeper than {}", max_nesting);
   return line_of(xgrammar::regex_problem(pattern));
 }
@@ -55,7 +56,7 @@ void check_regex(const std::string& pattern, const std::string& path) {
 }
 
 void check_grammar(const std::string& text, const std::string& path) {
-  if (text.size() > max_text) fail("{}: more than {} MiB", path, max_text >> 20);
+  if (text.size() > max_grammar) fail("{}: more than {} MiB", path, max_grammar >> 20);
   // Special("…") is ours and stands for a number.
   std::string plain;
   bool special = false;

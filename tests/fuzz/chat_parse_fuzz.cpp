@@ -33,6 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const auto mode = static_cast<ThinkingMode>(data[0] % 3);
   std::size_t step = 1 + data[0] / 3 % 7;
+  const auto form = static_cast<AnswerForm>(data[0] / 21 % 3);
   std::string text;
   // "~" is short for the namespace token, so that structure is found quickly.
   for (std::size_t i = 1; i < size; ++i) {
@@ -42,8 +43,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       text += static_cast<char>(data[i]);
     }
   }
-  const ParsedOutput whole = parse_output(text, tools, mode);
-  OutputParser parser(tools, mode);
+  const ParsedOutput whole = parse_output(text, tools, mode, false, form);
+  OutputParser parser(tools, mode, false, form);
   ParsedOutput pieces;
   for (std::size_t at = 0; at < text.size(); at += step) {
     append_events(pieces, parser.feed(std::string_view(text).substr(at, step)));

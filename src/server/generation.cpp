@@ -127,7 +127,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void end_with(const ApiError& error) {
     cancel();
-    server_.log().error(error.what(), {{"request_id", exchange_->request().id}});
+    const LogLevel level = error.status < 500 ? LogLevel::info : LogLevel::error;  // the client's fault, or ours
+    server_.log().write(level, error.what(), {{"request_id", exchange_->request().id}});
     if (exchange_->begun()) {
       writer_->fail(error);
     } else {

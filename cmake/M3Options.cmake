@@ -34,7 +34,7 @@ if(M3_WARNINGS_AS_ERRORS)
 endif()
 # Results must not depend on how the compiler contracts a*b+c: the instruction-set files ask for FMA by name.
 target_compile_options(m3_options INTERFACE -ffp-contract=off)
-# A program loads only the libraries that it calls: FFmpeg's alone take 35 ms to load.
+# A program loads only the libraries that it calls.
 target_link_options(m3_options INTERFACE LINKER:--as-needed)
 if(M3_SANITIZE)
   target_compile_options(m3_options INTERFACE -fsanitize=${M3_SANITIZE} -fno-omit-frame-pointer

@@ -1,13 +1,4 @@
 // FFmpeg's libraries, reading from memory and from nothing else.
-extern "C" {
-#include <libavcodec/avcodec.h>
-#include <libavformat/avformat.h>
-#include <libavutil/display.h>
-#include <libavutil/imgutils.h>
-#include <libavutil/pixdesc.h>
-#include <libswscale/swscale.h>
-}
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,6 +8,7 @@ extern "C" {
 
 #include "src/base/error.h"
 #include "src/vision/image_decoders.h"
+#include "src/vision/libav.h"
 #include "src/vision/orientation.h"
 #include "src/vision/video_frames.h"
 
@@ -27,16 +19,14 @@ namespace {
 // Times that differ by less are the same.
 constexpr double same_time = 1e-6;
 
-template <auto Free>
 struct Release {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(&object);
-  }
+  void operator()(AVPacket* packet) const { libav().av_packet_free(&packet); }
+  void operator()(AVFrame* frame) const { libav().av_frame_free(&frame); }
+  void operator()(AVCodecContext* codec) const { libav().avcodec_free_context(&codec); }
 };
-using Packet = std::unique_ptr<AVPacket, Release<av_packet_free>>;
-using Frame = std::unique_ptr<AVFrame, Release<av_frame_free>>;
-using Codec = std::unique_ptr<AVCodecContext, Release<avcodec_free_context>>;
+using Packet = std::unique_ptr<AVPacket, Release>;
+using Frame = std::unique_ptr<AVFrame, Release>;
+using Codec = std::unique_ptr<AVCodecContext, Release>;
 
 template <typename T>
 T* allocated(T* object) {
@@ -62,7 +52,7 @@ const char* format_name(MediaType type) {
 
 std::string reason(int code) {
   char text[AV_ERROR_MAX_STRING_SIZE] = {};
-  av_strerror(code, text, sizeof text);
+  libav().av_strerror(code, text, sizeof text);
   return text;
 }
 
@@ -97,9 +87,9 @@ class Container {
  public:
   Container(std::span<const std::byte> bytes, MediaType type, const VideoLimits& limits) : bytes_(bytes), type_(type) {
     constexpr int buffer_size = 1 << 15;
-    auto* buffer = static_cast<unsigned char*>(allocated(av_malloc(buffer_size)));
-    io_ = avio_alloc_context(buffer, buffer_size, 0, this, read, nullptr, seek);
-    if (io_ == nullptr) av_free(buffer);
+    auto* buffer = static_cast<unsigned char*>(allocated(libav().av_malloc(buffer_size)));
+    io_ = libav().avio_alloc_context(buffer, buffer_size, 0, this, read, nullptr, seek);
+    if (io_ == nullptr) libav().av_free(buffer);
     allocated(io_);
     try {
       open(limits);
@@ -117,8 +107,8 @@ class Container {
   // The next packet of the video stream; false at the end.
   bool next(AVPacket& packet) {
     for (;;) {
-      av_packet_unref(&packet);
-      const int status = av_read_frame(context_, &packet);
+      libav().av_packet_unref(&packet);
+      const int status = libav().av_read_frame(context_, &packet);
       if (status == AVERROR_EOF) return false;
       if (status < 0) refuse("damaged or cut short", status);
       if (packet.stream_index != stream_) continue;
@@ -164,16 +154,16 @@ class Container {
   static int deny(AVFormatContext*, AVIOContext**, const char*, int, AVDictionary**) { return AVERROR(EPERM); }
 
   void open(const VideoLimits& limits) {
-    const AVInputFormat* format = av_find_input_format(format_name(type_));
+    const AVInputFormat* format = libav().av_find_input_format(format_name(type_));
     if (format == nullptr) refuse("these FFmpeg libraries do not read it");
     if (type_ == MediaType::matroska && matroska_cut_short(bytes_)) refuse("cut short");
-    context_ = allocated(avformat_alloc_context());
+    context_ = allocated(libav().avformat_alloc_context());
     context_->pb = io_;
     context_->io_open = deny;
     context_->flags |= AVFMT_FLAG_CUSTOM_IO;
     context_->max_streams = 64;
     // On failure it frees the context.
-    if (const int status = avformat_open_input(&context_, "", format, nullptr); status < 0) {
+    if (const int status = libav().avformat_open_input(&context_, "", format, nullptr); status < 0) {
       refuse("damaged or cut short", status);
     }
     for (unsigned i = 0; i < context_->nb_streams; ++i) {
@@ -184,18 +174,18 @@ class Container {
         check_declared_size(stream.codecpar->width, stream.codecpar->height, limits.pixels, type_);
       }
     }
-    if (const int status = avformat_find_stream_info(context_, nullptr); status < 0) {
+    if (const int status = libav().avformat_find_stream_info(context_, nullptr); status < 0) {
       refuse("damaged or cut short", status);
     }
-    stream_ = av_find_best_stream(context_, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
+    stream_ = libav().av_find_best_stream(context_, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
     if (stream_ < 0 || (stream().disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) refuse("no video in it");
     check_declared_size(stream().codecpar->width, stream().codecpar->height, limits.pixels, type_);
   }
 
   void close() {
-    avformat_close_input(&context_);
-    if (io_ != nullptr) av_freep(&io_->buffer);
-    avio_context_free(&io_);
+    libav().avformat_close_input(&context_);
+    if (io_ != nullptr) libav().av_freep(&io_->buffer);
+    libav().avio_context_free(&io_);
   }
 
   std::span<const std::byte> bytes_;
@@ -208,7 +198,7 @@ class Container {
 
 int orientation_of(const AVStream& stream) {
   std::size_t size = 0;
-  const auto* bytes = av_stream_get_side_data(&stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
+  const auto* bytes = libav().av_stream_get_side_data(&stream, AV_PKT_DATA_DISPLAYMATRIX, &size);
   if (bytes == nullptr || size < 9 * sizeof(std::int32_t)) return 1;
   std::int32_t matrix[9];
   std::memcpy(matrix, bytes, sizeof matrix);
@@ -223,27 +213,27 @@ int orientation_of(const AVStream& stream) {
 // Pictures of frames: colours by what the stream says of its matrix and range, transparency on white.
 class Converter {
  public:
-  ~Converter() { sws_freeContext(context_); }
+  ~Converter() { libav().sws_freeContext(context_); }
 
   Picture convert(const AVFrame& frame) {
     const auto format = static_cast<AVPixelFormat>(frame.format);
-    const AVPixFmtDescriptor* description = av_pix_fmt_desc_get(format);
+    const AVPixFmtDescriptor* description = libav().av_pix_fmt_desc_get(format);
     const bool alpha = description != nullptr && (description->flags & AV_PIX_FMT_FLAG_ALPHA) != 0;
     // Rows end on a full vector, which swscale may write to.
-    Frame out(allocated(av_frame_alloc()));
+    Frame out(allocated(libav().av_frame_alloc()));
     out->format = alpha ? AV_PIX_FMT_RGBA : AV_PIX_FMT_RGB24;
     out->width = frame.width;
     out->height = frame.height;
-    if (av_frame_get_buffer(out.get(), 64) < 0) fail_resource("video: out of memory");
-    context_ = sws_getCachedContext(context_, frame.width, frame.height, format, frame.width, frame.height,
-                                    static_cast<AVPixelFormat>(out->format),
-                                    SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, nullptr, nullptr, nullptr);
+    if (libav().av_frame_get_buffer(out.get(), 64) < 0) fail_resource("video: out of memory");
+    context_ = libav().sws_getCachedContext(
+        context_, frame.width, frame.height, format, frame.width, frame.height, static_cast<AVPixelFormat>(out->format),
+        SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, nullptr, nullptr, nullptr);
     if (context_ == nullptr) fail("video: frames of a kind that cannot become RGB");
-    const int* matrix = sws_getCoefficients(frame.colorspace);
+    const int* matrix = libav().sws_getCoefficients(frame.colorspace);
     const bool full = frame.color_range == AVCOL_RANGE_JPEG || format == AV_PIX_FMT_YUVJ420P ||
                       format == AV_PIX_FMT_YUVJ422P || format == AV_PIX_FMT_YUVJ444P || format == AV_PIX_FMT_YUVJ440P;
-    sws_setColorspaceDetails(context_, matrix, full, matrix, 1, 0, 1 << 16, 1 << 16);
-    sws_scale(context_, frame.data, frame.linesize, 0, frame.height, out->data, out->linesize);
+    libav().sws_setColorspaceDetails(context_, matrix, full, matrix, 1, 0, 1 << 16, 1 << 16);
+    libav().sws_scale(context_, frame.data, frame.linesize, 0, frame.height, out->data, out->linesize);
 
     Picture picture = {frame.width, frame.height, {}};
     const auto row = static_cast<std::size_t>(frame.width) * 3;
@@ -276,16 +266,14 @@ class LibavFrames final : public VideoFrames {
  public:
   LibavFrames(std::span<const std::byte> bytes, MediaType of, const VideoLimits& limits)
       : bytes_(bytes), limits_(limits) {
-    static const bool quiet = (av_log_set_level(AV_LOG_QUIET), true);
-    static_cast<void>(quiet);
     type = of;
     Container container(bytes_, type, limits_);
     const AVStream& stream = container.stream();
-    if (avcodec_find_decoder(stream.codecpar->codec_id) == nullptr) {
+    if (libav().avcodec_find_decoder(stream.codecpar->codec_id) == nullptr) {
       fail("{}: these FFmpeg libraries do not decode {}", media_type_name(type),
-           avcodec_get_name(stream.codecpar->codec_id));
+           libav().avcodec_get_name(stream.codecpar->codec_id));
     }
-    codec = avcodec_get_name(stream.codecpar->codec_id);
+    codec = libav().avcodec_get_name(stream.codecpar->codec_id);
     stored = {stream.codecpar->width, stream.codecpar->height};
     orientation = orientation_of(stream);
     read_index(container);
@@ -294,9 +282,9 @@ class LibavFrames final : public VideoFrames {
   void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) override {
     Container container(bytes_, type, limits_);
     Codec decoder = open_decoder(container.stream());
-    Packet packet(allocated(av_packet_alloc()));
-    Frame frame(allocated(av_frame_alloc()));
-    Frame last(allocated(av_frame_alloc()));  // decoded and not handed over
+    Packet packet(allocated(libav().av_packet_alloc()));
+    Frame frame(allocated(libav().av_frame_alloc()));
+    Frame last(allocated(libav().av_frame_alloc()));  // decoded and not handed over
     Converter converter;
     std::size_t at = 0;
     double now = 0;
@@ -307,12 +295,12 @@ class LibavFrames final : public VideoFrames {
     bool more = true;
     while (more && at < wanted.size()) {
       more = container.next(*packet);
-      check(avcodec_send_packet(decoder.get(), more ? packet.get() : nullptr));
+      check(libav().avcodec_send_packet(decoder.get(), more ? packet.get() : nullptr));
       while (at < wanted.size() && avcodec_receive(*decoder, *frame)) {
         now = std::max(now, seconds_of(*frame, now));
-        av_frame_unref(last.get());
+        libav().av_frame_unref(last.get());
         if (now < starts[wanted[at]] - same_time) {
-          av_frame_move_ref(last.get(), frame.get());
+          libav().av_frame_move_ref(last.get(), frame.get());
           continue;
         }
         hand_over(*frame);
@@ -331,7 +319,7 @@ class LibavFrames final : public VideoFrames {
   // Times of all frames, from the packets alone.
   void read_index(Container& container) {
     const AVStream& stream = container.stream();
-    Packet packet(allocated(av_packet_alloc()));
+    Packet packet(allocated(libav().av_packet_alloc()));
     std::vector<std::int64_t> times;
     bool timed = true;
     while (container.next(*packet)) {
@@ -371,19 +359,19 @@ class LibavFrames final : public VideoFrames {
   }
 
   Codec open_decoder(const AVStream& stream) const {
-    const AVCodec* found = avcodec_find_decoder(stream.codecpar->codec_id);
-    Codec context(allocated(avcodec_alloc_context3(found)));
+    const AVCodec* found = libav().avcodec_find_decoder(stream.codecpar->codec_id);
+    Codec context(allocated(libav().avcodec_alloc_context3(found)));
     context->thread_count = decoder_threads();
     context->max_pixels = limits_.pixels;
     context->pkt_timebase = stream.time_base;
-    int status = avcodec_parameters_to_context(context.get(), stream.codecpar);
-    if (status >= 0) status = avcodec_open2(context.get(), found, nullptr);
+    int status = libav().avcodec_parameters_to_context(context.get(), stream.codecpar);
+    if (status >= 0) status = libav().avcodec_open2(context.get(), found, nullptr);
     check(status);
     return context;
   }
 
   bool avcodec_receive(AVCodecContext& decoder, AVFrame& frame) const {
-    const int status = avcodec_receive_frame(&decoder, &frame);
+    const int status = libav().avcodec_receive_frame(&decoder, &frame);
     if (status == AVERROR(EAGAIN) || status == AVERROR_EOF) return false;
     check(status);
     if (status < 0) return false;

@@ -202,7 +202,6 @@ std::string redirect(const std::string& to) {
 }
 
 TEST(Fetching, FromATrustedHost) {
-  std::string other;
   test::RawServer hidden([](const std::string&) { return ok("hidden"); });
   test::RawServer server([&](const std::string& target) -> std::string {
     if (target == "/a") return ok("picture");

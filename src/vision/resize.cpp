@@ -62,7 +62,8 @@ Filter make_filter(int in, int out) {
   }
 
   // As many bits as let the largest weight fit 16.
-  while (filter.precision < 22 && static_cast<int>(0.5 + largest * (1 << (filter.precision + 1))) < (1 << 15)) {
+  while (filter.precision < 22 &&
+         static_cast<int>(std::trunc(0.5 + largest * (1 << (filter.precision + 1)))) < (1 << 15)) {
     ++filter.precision;
   }
   filter.weights.resize(exact.size());

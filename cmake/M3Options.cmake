@@ -59,7 +59,7 @@ endfunction()
 
 # Files whose private names are also those of a neighbour.
 set_source_files_properties(
-  src/chat/messages.cpp src/chat/request_fields.cpp src/chat/template/filters_sequence.cpp
+  src/cli/chat_session.cpp src/chat/messages.cpp src/chat/request_fields.cpp src/chat/template/filters_sequence.cpp
   src/chat/template/filters_text.cpp src/chat/template/unicode.cpp
   src/chat/template/value.cpp src/checkpoint/random.cpp src/checkpoint/vision_layout.cpp src/server/completion_call.cpp
   src/tokenizer/known_patterns.cpp src/vision/fetch.cpp

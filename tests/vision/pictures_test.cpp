@@ -22,7 +22,7 @@ std::string error_of(std::span<const std::byte> bytes, const ImageLimits& limits
     decode_image(bytes, limits);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::input);
-    const std::string line = error.what();
+    std::string line = error.what();
     EXPECT_EQ(line.find('\n'), std::string::npos) << line;
     return line;
   }

@@ -25,7 +25,7 @@ std::string error_of(const std::string& url, const SourceOptions& options = {}, 
     load_source(url, options, limit);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::input);
-    const std::string line = error.what();
+    std::string line = error.what();
     EXPECT_LT(line.size(), 400u);
     EXPECT_EQ(line.find('\n'), std::string::npos);
     return line;

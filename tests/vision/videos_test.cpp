@@ -137,7 +137,7 @@ std::string error_of(std::span<const std::byte> bytes, const VideoOptions& optio
     video_pixels(bytes, options);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::input) << error.what();
-    const std::string line = error.what();
+    std::string line = error.what();
     EXPECT_EQ(line.find('\n'), std::string::npos) << line;
     return line;
   }

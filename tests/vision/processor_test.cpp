@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 Json stored_cases() { return Json::parse(read_text_file(test::vision_data("processor.json"), 1 << 20)); }
 
 TEST(Processor, PicturesAreEqualToTheLastBit) {
-  for (const Json& one : stored_cases().at("pictures")) {
+  const Json cases = stored_cases();  // a temporary would be gone before its part is read
+  for (const Json& one : cases.at("pictures")) {
     SCOPED_TRACE(one.dump());
     const Picture source = test::pattern(one.at("pattern").get<std::string>(), one.at("width").get<int>(),
                                          one.at("height").get<int>(), one.at("seed").get<std::uint32_t>());
@@ -49,7 +50,8 @@ TEST(Processor, PlainKernelsResizeAlike) {
 }
 
 TEST(Processor, VideosAreEqualToTheLastBit) {
-  for (const Json& one : stored_cases().at("videos")) {
+  const Json cases = stored_cases();  // a temporary would be gone before its part is read
+  for (const Json& one : cases.at("videos")) {
     SCOPED_TRACE(one.dump());
     std::vector<Picture> frames;
     for (std::uint32_t f = 0; f < one.at("frames").get<std::uint32_t>(); ++f) {

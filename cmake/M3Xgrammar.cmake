@@ -101,6 +101,7 @@ set(m3_include_wrong [[#include "tokenizer_info_impl.h"
 namespace xgrammar {
 ]])
 set(m3_include_right [[#include "tokenizer_info_impl.h"
+#include "cmake/xgrammar/deadline.h"
 #include "cmake/xgrammar/mask_memory.h"
 
 namespace xgrammar {
@@ -164,8 +165,24 @@ void use_mask_memory(GrammarMatcher& matcher, std::shared_ptr<MaskMemory> memory
 }
 
 BatchGrammarMatcher::BatchGrammarMatcher(]])
+set(m3_state_wrong [[
+    const AdaptiveTokenMask* adaptive_token_mask_pointer =
+        &compiled_grammar_->GetAdaptiveTokenMask(state);
+]])
+set(m3_state_right [[
+    count_work(8 + tokenizer_info_.GetVocabSize() / 2048);
+    const AdaptiveTokenMask* adaptive_token_mask_pointer =
+        &compiled_grammar_->GetAdaptiveTokenMask(state);
+]])
+set(m3_uncertain_wrong [[
+      const auto cur_token_idx = *token_it++;
+]])
+set(m3_uncertain_right [[
+      const auto cur_token_idx = *token_it++;
+      count_work(1);
+]])
 m3_xgrammar_change(
-  grammar_matcher.cc m3_include_wrong m3_include_right m3_members_wrong m3_members_right m3_fill_wrong m3_fill_right
+  grammar_matcher.cc m3_state_wrong m3_state_right m3_uncertain_wrong m3_uncertain_right m3_include_wrong m3_include_right m3_members_wrong m3_members_right m3_fill_wrong m3_fill_right
   m3_accept_wrong m3_accept_right m3_rollback_wrong m3_rollback_right m3_reset_wrong m3_reset_right m3_hook_wrong
   m3_hook_right)
 
@@ -330,17 +347,79 @@ set(m3_own_rule_right [[
 ]])
 m3_xgrammar_change(grammar_functor.cc m3_expand_wrong m3_expand_right m3_own_rule_wrong m3_own_rule_right)
 
+# An addition: what a mask costs is counted, in units of about 50 ns, so that it ends (WorkLimit in cmake/xgrammar/hooks.h).
+set(m3_parser_include_wrong [[
+#include "earley_parser.h"
+]])
+set(m3_parser_include_right [[
+#include "earley_parser.h"
+#include "cmake/xgrammar/deadline.h"
+]])
+set(m3_predict_wrong [[
+  // Check if the rule has a corresponding FSM.
+  if (state.rule_id != -1) {
+]])
+set(m3_predict_right [[
+  count_work(2);
+  if (state.rule_id != -1) {
+]])
+set(m3_complete_wrong [[
+  for (const auto& [ref_id, parent_state] : parent_states_map) {
+]])
+set(m3_complete_right [[
+  count_work((parent_states_map.end() - parent_states_map.begin()) / 16);
+  for (const auto& [ref_id, parent_state] : parent_states_map) {
+    if (ref_id == state.rule_id) count_work(1);
+]])
+set(m3_ancestors_wrong [[in_vec = [&](const ParserState& state_) {
+]])
+set(m3_ancestors_right [[in_vec = [&](const ParserState& state_) {
+        const auto known = rule_id_to_completable_states_.Back();
+        count_work(1 + (known.end() - known.begin()) / 16);
+]])
+set(m3_edges_wrong [[
+  const auto& current_fsm = grammar_->per_rule_fsms[state.rule_id].value();
+]])
+set(m3_edges_right [[
+  const auto& current_fsm = grammar_->per_rule_fsms[state.rule_id].value();
+  count_work(1 + current_fsm.GetFsm().GetFsm().GetEdges(state.element_id).size() / 16);
+]])
+set(m3_parser_wrong [[
+  PushStateAndExpand(initial_state.has_value()]])
+set(m3_parser_right [[
+  count_work(grammar_->NumRules() / 8);
+  PushStateAndExpand(initial_state.has_value()]])
+m3_xgrammar_change(
+  earley_parser.cc m3_parser_include_wrong m3_parser_include_right m3_predict_wrong m3_predict_right m3_complete_wrong
+  m3_complete_right m3_ancestors_wrong m3_ancestors_right m3_edges_wrong m3_edges_right m3_parser_wrong m3_parser_right)
+set(m3_try_wrong [[
+      const auto& token = sorted_decoded_vocab[i].second;
+]])
+set(m3_try_right [[
+      const auto& token = sorted_decoded_vocab[i].second;
+      count_work(1);
+]])
+set(m3_mask_wrong [[
+  auto generated_mask = GrammarMatcherForTokenMaskCache(
+]])
+set(m3_mask_right [[
+  count_work(64 + tokenizer_info.GetVocabSize() / 256);
+  auto generated_mask = GrammarMatcherForTokenMaskCache(
+]])
+m3_xgrammar_change(grammar_compiler.cc m3_parser_include_wrong m3_parser_include_right m3_try_wrong m3_try_right
+                   m3_mask_wrong m3_mask_right)
+
 # The compiler and matcher of grammars; its readers of other notations are replaced by cmake/xgrammar/hooks.cpp.
 set(m3_xgrammar_parts
-    config earley_parser fsm_builder grammar grammar_builder grammar_compiler
-    grammar_parser grammar_printer regex_converter suffix_automata support/recursion_guard testing
+    config fsm_builder grammar grammar_builder grammar_parser grammar_printer regex_converter suffix_automata support/recursion_guard testing
     tokenizer_info)
 list(TRANSFORM m3_xgrammar_parts PREPEND "${m3_xgrammar}/cpp/")
 list(TRANSFORM m3_xgrammar_parts APPEND ".cc")
 add_library(
   m3_xgrammar STATIC
-  ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgrammar/compiled_grammar.cc" "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc"
-  "${CMAKE_BINARY_DIR}/xgrammar/grammar_functor.cc" "${CMAKE_BINARY_DIR}/xgrammar/grammar_matcher.cc"
+  ${m3_xgrammar_parts} "${CMAKE_BINARY_DIR}/xgrammar/compiled_grammar.cc"
+  "${CMAKE_BINARY_DIR}/xgrammar/earley_parser.cc" "${CMAKE_BINARY_DIR}/xgrammar/fsm.cc"
+  "${CMAKE_BINARY_DIR}/xgrammar/grammar_compiler.cc" "${CMAKE_BINARY_DIR}/xgrammar/grammar_functor.cc" "${CMAKE_BINARY_DIR}/xgrammar/grammar_matcher.cc"
   "${CMAKE_SOURCE_DIR}/cmake/xgrammar/hooks.cpp" "${CMAKE_SOURCE_DIR}/cmake/xgrammar/mask_memory.cpp")
 # Always optimised and never instrumented, in the sanitizer presets too (-O1 there, to build faster): it is not ours to
 # check, and slow otherwise.

@@ -2,6 +2,8 @@
 // tags are left out of the build (they are half of its sources): src/grammar writes EBNF.
 #include "cmake/xgrammar/hooks.h"
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -82,7 +84,19 @@ void check_deadline() {
   if (std::chrono::steady_clock::now() > *compile_deadline) throw XGrammarError("it takes too long");
 }
 
-void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()>& go_on) {
+namespace {
+constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
+}  // namespace
+
+__thread std::int64_t work_left = no_limit;
+
+void work_is_spent() { throw WorkSpent("it takes too much work"); }
+
+WorkLimit::WorkLimit(std::int64_t units) : units_(units) { work_left = units; }
+WorkLimit::~WorkLimit() { work_left = no_limit; }
+std::int64_t WorkLimit::spent() const { return units_ - work_left; }
+
+void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()>& go_on, std::int64_t units) {
   auto& inside = *const_cast<CompiledGrammar&>(compiled).ImplPtr();
   for (int rule = 0; rule < static_cast<int>(inside.grammar->NumRules()); ++rule) {
     const auto& automaton = inside.grammar->per_rule_fsms[rule];
@@ -92,8 +106,13 @@ void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()
     for (const int state : states) {
       if (!automaton->GetFsm().IsScanableState(state)) continue;
       if (!go_on()) return;
-      inside.GetAdaptiveTokenMask(
-          ParserState(rule, inside.grammar->GetRule(rule).body_expr_id, state, ParserState::kNoPrevInputPos));
+      try {
+        const WorkLimit limit(units);
+        inside.GetAdaptiveTokenMask(
+            ParserState(rule, inside.grammar->GetRule(rule).body_expr_id, state, ParserState::kNoPrevInputPos));
+      } catch (const WorkSpent&) {
+        continue;  // who comes there finds out
+      }
     }
   }
 }

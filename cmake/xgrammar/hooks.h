@@ -4,8 +4,10 @@
 #include <xgrammar/compiler.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 namespace xgrammar {
@@ -21,8 +23,27 @@ std::string grammar_problem(const std::string& text);
 // From here on, compiling on this thread throws once the time has come; nothing: it may take as long as it likes.
 void set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline);
 
-// Computes a grammar's masks, state by state, as long as `go_on` says so; the others are computed when they are needed.
-void fill_mask_cache(const CompiledGrammar& grammar, const std::function<bool()>& go_on);
+// While it lives, following grammars on this thread throws WorkSpent once it took `units` of work: states that the parser
+// looked at, tokens that it tried. Counted, so that the same grammar at the same place always costs the same but for
+// what was computed before; a unit takes about 50 ns. Not nested.
+class WorkLimit {
+ public:
+  explicit WorkLimit(std::int64_t units);
+  ~WorkLimit();
+  WorkLimit(const WorkLimit&) = delete;
+  WorkLimit& operator=(const WorkLimit&) = delete;
+  std::int64_t spent() const;
+
+ private:
+  std::int64_t units_;
+};
+struct WorkSpent : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Computes a grammar's masks, state by state, as long as `go_on` says so; the others are computed when they are needed,
+// and so is what would take more than `units` of work.
+void fill_mask_cache(const CompiledGrammar& grammar, const std::function<bool()>& go_on, std::int64_t units);
 
 // States of the grammar's automata: what its masks cost is proportional to them.
 std::size_t count_states(const CompiledGrammar& grammar);

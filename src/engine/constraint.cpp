@@ -38,7 +38,25 @@ struct CompiledConstraint::Data {
 
 struct ConstraintMatcher::Data {
   xgrammar::GrammarMatcher matcher;
+  std::int64_t work;  // at most, of one call
 };
+
+namespace {
+
+constexpr const char* too_much_work = "the form is too ambiguous: what may come next takes too much work to find out";
+
+void fill_words(xgrammar::GrammarMatcher& matcher, std::span<std::uint32_t> words) {
+  std::int64_t shape = static_cast<std::int64_t>(words.size());
+  DLTensor tensor{};
+  tensor.data = words.data();
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = xgrammar::GetBitmaskDLType();
+  tensor.shape = &shape;
+  matcher.FillNextTokenBitmask(&tensor);
+}
+
+}  // namespace
 
 ConstraintMatcher::ConstraintMatcher(std::unique_ptr<Data> data) : data_(std::move(data)) {}
 ConstraintMatcher::ConstraintMatcher(ConstraintMatcher&&) noexcept = default;
@@ -50,18 +68,21 @@ void ConstraintMatcher::fill(std::span<std::uint32_t> words) {
     std::ranges::fill(words, 0u);
     return;
   }
-  std::int64_t shape = static_cast<std::int64_t>(words.size());
-  DLTensor tensor{};
-  tensor.data = words.data();
-  tensor.device = {kDLCPU, 0};
-  tensor.ndim = 1;
-  tensor.dtype = xgrammar::GetBitmaskDLType();
-  tensor.shape = &shape;
-  data_->matcher.FillNextTokenBitmask(&tensor);
+  try {
+    const xgrammar::WorkLimit limit(data_->work);
+    fill_words(data_->matcher, words);
+  } catch (const xgrammar::WorkSpent&) {
+    fail("{}", too_much_work);
+  }
 }
 
 bool ConstraintMatcher::accept(TokenId token) {
-  return !data_->matcher.IsTerminated() && data_->matcher.AcceptToken(token);
+  try {
+    const xgrammar::WorkLimit limit(data_->work);
+    return !data_->matcher.IsTerminated() && data_->matcher.AcceptToken(token);
+  } catch (const xgrammar::WorkSpent&) {
+    fail("{}", too_much_work);
+  }
 }
 
 void ConstraintMatcher::rollback(int count) {
@@ -197,7 +218,9 @@ struct Constraints::Data {
       if (!xgrammar::last_warning().empty()) fail("{}", xgrammar::last_warning());
       const std::size_t states = xgrammar::count_states(grammar);
       if (states > limits.max_states) fail("it is too large ({} states)", states);
-      xgrammar::fill_mask_cache(grammar, [&] { return elapsed() < limits.fill_seconds && !stop_asked(); });
+      check_first(grammar);
+      xgrammar::fill_mask_cache(
+          grammar, [&] { return elapsed() < limits.fill_seconds && !stop_asked(); }, limits.mask_work);
     } catch (const std::exception& problem) {
       error = problem.what();
       if (elapsed() > limits.compile_seconds) error = fmt::format("it takes longer than {} s", limits.compile_seconds);
@@ -219,6 +242,19 @@ struct Constraints::Data {
     }
     constraint.changed.notify_all();
     for (const auto& call : ready) call();
+  }
+
+  // The first mask of every reply: whether there is one, and at what price.
+  void check_first(const xgrammar::CompiledGrammar& grammar) const {
+    std::vector<std::uint32_t> words(static_cast<std::size_t>(vocab_size + 31) / 32);
+    try {
+      const xgrammar::WorkLimit limit(limits.mask_work);
+      xgrammar::GrammarMatcher matcher(grammar);
+      fill_words(matcher, words);
+    } catch (const xgrammar::WorkSpent&) {
+      fail("{}", too_much_work);
+    }
+    if (std::ranges::all_of(words, [](std::uint32_t word) { return word == 0; })) fail("nothing can satisfy it");
   }
 
   bool stop_asked() {
@@ -393,7 +429,7 @@ ConstraintMatcher Constraints::matcher(const CompiledConstraint& constraint) con
   if (constraint.data_->state != CompiledConstraint::State::ready) fail_internal("a constraint is not compiled");
   xgrammar::GrammarMatcher matcher(constraint.data_->grammar);
   xgrammar::use_mask_memory(matcher, data_->masks, constraint.data_->number);
-  return ConstraintMatcher(std::make_unique<ConstraintMatcher::Data>(ConstraintMatcher::Data{std::move(matcher)}));
+  return ConstraintMatcher(std::make_unique<ConstraintMatcher::Data>(ConstraintMatcher::Data{std::move(matcher), data_->limits.mask_work}));
 }
 
 }  // namespace m3::engine

@@ -63,6 +63,7 @@ struct ConstraintLimits {
   std::size_t max_states = 400'000;                  // of a grammar's automata
   double compile_seconds = 10;                       // of one grammar
   double fill_seconds = 0.5;                         // masks computed ahead for so long; the rest when they are needed
+  std::int64_t mask_work = 4'000'000;                // of one mask or one token, in units of about 50 ns
   std::size_t cache_entries = 64;                    // compiled constraints kept
   std::size_t cache_bytes = std::size_t{256} << 20;  // and how much they may hold together
   std::size_t mask_bytes = std::size_t{128} << 20;   // whole masks kept, of all constraints

@@ -277,9 +277,10 @@ void LocalEngine::accept(std::vector<Draw>& draws) {
         continue;
       } catch (const std::exception& error) {
         draw.error = error.what();
+        draw.refused = is_refusal(error);
       }
     }
-    outgoing_.push_back({&sequence.request(), sequence.end(FinishReason::error, draw.error)});
+    outgoing_.push_back({&sequence.request(), sequence.end(FinishReason::error, draw.error, draw.refused)});
   }
 }
 

@@ -1,7 +1,5 @@
 #include "src/engine/sequence.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -14,15 +12,6 @@ namespace m3::engine {
 
 namespace {
 
-constexpr double most_mask_seconds = 1;
-
-// Of this thread's processor time, so that a busy machine is nobody's fault.
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 void set_bit(std::vector<std::uint32_t>& words, TokenId id) {
   words[static_cast<std::size_t>(id) / 32] |= 1u << (static_cast<unsigned>(id) % 32);
 }
@@ -30,6 +19,11 @@ void set_bit(std::vector<std::uint32_t>& words, TokenId id) {
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges::find(ids, id) != ids.end(); }
 
 }  // namespace
+
+bool is_refusal(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  return ours != nullptr && (ours->kind() == ErrorKind::input || ours->kind() == ErrorKind::usage);
+}
 
 ActiveRequest::ActiveRequest(RequestId request_id, Request asked, std::vector<Picture> shown, EventSink to,
                              std::uint64_t drawn_seed, const SequenceContext& context)
@@ -98,13 +92,12 @@ const std::vector<std::uint32_t>& Sequence::vocabulary_mask() const {
 void Sequence::fill_mask() {
   mask_.resize(context_.vocabulary.allowed_no_end.size());
   mask_error_.clear();
+  mask_refused_ = true;
   try {
-    const double begun = thread_seconds();
     gate_->fill(mask_);
-    // A grammar that is so ambiguous would hold up everybody's steps.
-    if (thread_seconds() - begun > most_mask_seconds) fail("the constraint takes too long to follow");
   } catch (const std::exception& error) {  // ends this sequence, and no other
     mask_error_ = error.what();
+    mask_refused_ = is_refusal(error);
     std::ranges::fill(mask_, 0u);
   }
   const std::vector<std::uint32_t>& vocabulary = vocabulary_mask();
@@ -167,9 +160,10 @@ Event Sequence::accept(DrawnToken drawn) {
   return event;
 }
 
-Event Sequence::end(FinishReason reason, const std::string& error) {
+Event Sequence::end(FinishReason reason, const std::string& error, bool refused) {
   Event event = new_event();
   event.error = error;
+  event.refused = refused;
   if (reason == FinishReason::error) {
     event.finish = reason;
     finished_ = true;

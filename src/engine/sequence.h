@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ struct DrawnToken {
 };
 
 class Sequence;
+
+// Whether an error is the request's fault.
+bool is_refusal(const std::exception& error);
 
 struct ActiveRequest {
   // `request` is checked, its prompt_ids are filled; `pictures` are what take_pictures() made of it.
@@ -85,14 +89,15 @@ class Sequence : public Schedulable {
   // The mask just filled allows nothing, and the constraint is satisfied: the reply is complete without an end token.
   bool is_complete() const { return complete_; }
   const std::string& mask_error() const { return mask_error_; }  // why it allows nothing; empty: no fault
+  bool mask_refused() const { return mask_refused_; }  // that it allows nothing is the request's fault
   void open_gate(std::unique_ptr<ReplyGate> gate) { gate_ = std::move(gate); }
 
   // How the next token is drawn; views into this sequence, valid until accept().
   ops::SamplingRow sampling_row();
   // Takes the drawn token; the event may carry a finish reason.
   Event accept(DrawnToken drawn);
-  // Ends for another reason; `error` with FinishReason::error.
-  Event end(FinishReason reason, const std::string& error = "");
+  // Ends for another reason; `error` with FinishReason::error, `refused` as Event has it.
+  Event end(FinishReason reason, const std::string& error = "", bool refused = false);
 
  private:
   const std::vector<std::uint32_t>& vocabulary_mask() const;
@@ -110,6 +115,7 @@ class Sequence : public Schedulable {
   std::vector<std::uint32_t> mask_;
   std::vector<ops::SamplingRow::Bias> bias_;  // where anything is banned
   std::string mask_error_;
+  bool mask_refused_ = true;
   bool complete_ = false;
   std::int64_t limit_ = 0;  // completion tokens that max_tokens and the context leave
   bool finished_ = false;

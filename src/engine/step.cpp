@@ -152,8 +152,12 @@ void Step::sample(const ops::Tensor& logits) {
       return;
     }
     if (draw.token.id < 0) {
-      if (draw.sequence->needs_mask()) draw.error = draw.sequence->mask_error();
+      if (draw.sequence->needs_mask()) {
+        draw.error = draw.sequence->mask_error();
+        draw.refused = draw.sequence->mask_refused();
+      }
       if (!draw.error.empty()) return;
+      draw.refused = true;
       draw.error = "no token may follow: every id is masked out by the parameters of the request";
       return;
     }

@@ -18,6 +18,7 @@ struct Draw {
   Sequence* sequence = nullptr;
   DrawnToken token;
   std::string error;      // one line instead of a token
+  bool refused = false;   // the error is the request's fault
   bool complete = false;  // instead of a token: the reply's constraint is satisfied, and nothing may follow
 };
 

@@ -20,7 +20,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     const auto now = Clock::now();
     bool constrained = false;
     for (const Request& request : requests) {
-      constrained = constrained || request.constraint.kind != Constraint::Kind::none;
+      constrained = constrained || request.constraint.kind != Constraint::Kind::none ||
+                    !request.sampling.allowed_ids.empty();
       open_ += request.samples;
       timers_.emplace_back(server_.metrics(), request, now);
     }
@@ -50,7 +51,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     exchange_->on_gone(cancel_weakly);
     queue_.post([self = shared_from_this(), constrained] {
       self->accepted_ = true;
-      // A constraint may turn out to cost too much while it is compiled: its reply begins with the first event.
+      // A constraint may turn out to cost too much while it is compiled, and limits to leave no token: such a reply
+      // begins with its first event.
       if (!constrained) self->begin();
       self->drain();
     });

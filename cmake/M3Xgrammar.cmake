@@ -345,7 +345,49 @@ set(m3_own_rule_right [[
           builder_->AddChoices({builder_->AddSequence(counted_sequence)})
       );
 ]])
-m3_xgrammar_change(grammar_functor.cc m3_expand_wrong m3_expand_right m3_own_rule_wrong m3_own_rule_right)
+# An addition: an expression's states from which there is no end, since characters are forbidden or a class is empty, are
+# left out; a reply that came there could not go on.
+set(m3_append_wrong [[
+  AppendFSM(std::move(build_result).Unwrap(), start_state, end_states);
+}
+
+void GrammarFSMBuilderImpl::BuildSubstring(]])
+set(m3_append_right [[
+  const auto whole = std::move(build_result).Unwrap();
+  std::vector<std::vector<int>> before(whole.NumStates());
+  for (int state = 0; state < whole.NumStates(); ++state) {
+    for (const auto& edge : whole.GetFsm().GetEdges(state)) before[edge.target].push_back(state);
+  }
+  std::vector<bool> ends(whole.NumStates());
+  std::vector<int> waiting;
+  for (int state = 0; state < whole.NumStates(); ++state) {
+    if (whole.IsEndState(state)) waiting.push_back(state);
+  }
+  while (!waiting.empty()) {
+    const int state = waiting.back();
+    waiting.pop_back();
+    if (ends[state]) continue;
+    ends[state] = true;
+    waiting.insert(waiting.end(), before[state].begin(), before[state].end());
+  }
+  if (!ends[whole.GetStart()]) {
+    XGRAMMAR_LOG(FATAL) << "nothing matches the expression "
+                        << (json_string ? "without characters that JSON escapes: " : ": ") << regex;
+  }
+  FSM alive(whole.NumStates());
+  for (int state = 0; state < whole.NumStates(); ++state) {
+    if (!ends[state]) continue;
+    for (const auto& edge : whole.GetFsm().GetEdges(state)) {
+      if (ends[edge.target]) alive.AddEdge(state, edge.target, edge.min, edge.max);
+    }
+  }
+  alive.SetEdgeAuxData(std::vector<int32_t>(whole.GetFsm().GetEdgeAuxData()));
+  AppendFSM(FSMWithStartEnd(alive, whole.GetStart(), whole.GetEnds()), start_state, end_states);
+}
+
+void GrammarFSMBuilderImpl::BuildSubstring(]])
+m3_xgrammar_change(grammar_functor.cc m3_expand_wrong m3_expand_right m3_own_rule_wrong m3_own_rule_right m3_append_wrong
+                   m3_append_right)
 
 # An addition: what a mask costs is counted, in units of about 50 ns, so that it ends (WorkLimit in cmake/xgrammar/hooks.h).
 set(m3_parser_include_wrong [[

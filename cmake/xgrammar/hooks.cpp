@@ -117,6 +117,74 @@ void fill_mask_cache(const CompiledGrammar& compiled, const std::function<bool()
   }
 }
 
+std::string endless_rule(const CompiledGrammar& compiled) {
+  const auto& grammar = *compiled.ImplPtr()->grammar.ImplPtr();
+  const int count = grammar.NumRules();
+  std::vector<bool> ends(count), waits(count), reached(count);
+  std::vector<std::vector<int>> users(count);
+  std::vector<int> queue;
+  // Walks a rule's automaton, through rules that end; says whether it ends.
+  const auto walk = [&](int rule, bool first) {
+    const auto& automaton = grammar.per_rule_fsms[rule];
+    if (!automaton) return true;
+    const auto& edges_of = automaton->GetFsm().GetFsm();
+    std::unordered_set<int> seen = {automaton->GetFsm().GetStart()};
+    std::vector<int> states(seen.begin(), seen.end());
+    bool ended = false;
+    while (!states.empty()) {
+      check_deadline();
+      const int state = states.back();
+      states.pop_back();
+      ended = ended || automaton->GetFsm().IsEndState(state);
+      if (ended && !first) return true;
+      for (const auto& edge : edges_of.GetEdges(state)) {
+        int used = -1;
+        bool needed = false;
+        if (edge.IsRuleRef()) {
+          used = edge.GetRefRuleId();
+          needed = true;
+        } else if (edge.IsRepeatRef()) {
+          const auto info = grammar.complete_fsm.GetRepeatEdgeInfo(edge.GetAuxIndex());
+          used = info.RuleId();
+          needed = info.Lower() > 0;
+        }
+        if (first && used >= 0) users[used].push_back(rule);
+        if (needed && !first && !ends[used]) continue;
+        if (seen.insert(edge.target).second) states.push_back(edge.target);
+      }
+    }
+    return ended;
+  };
+  const auto visit = [&](int rule) {
+    if (ends[rule] || !walk(rule, false)) return;
+    ends[rule] = true;
+    for (const int user : users[rule]) {
+      if (!ends[user] && !waits[user]) queue.push_back(user), waits[user] = true;
+    }
+  };
+  for (int rule = 0; rule < count; ++rule) walk(rule, true);
+  for (int rule = count; rule-- > 0;) visit(rule);
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    waits[queue[i]] = false;
+    visit(queue[i]);
+  }
+  // What the root comes to.
+  std::vector<std::vector<int>> uses(count);
+  for (int rule = 0; rule < count; ++rule) {
+    for (const int user : users[rule]) uses[user].push_back(rule);
+  }
+  std::vector<int> next = {grammar.GetRootRuleId()};
+  while (!next.empty()) {
+    const int rule = next.back();
+    next.pop_back();
+    if (reached[rule]) continue;
+    reached[rule] = true;
+    if (!ends[rule]) return grammar.GetRule(rule).name;
+    next.insert(next.end(), uses[rule].begin(), uses[rule].end());
+  }
+  return {};
+}
+
 std::size_t count_states(const CompiledGrammar& compiled) {
   return static_cast<std::size_t>(compiled.ImplPtr()->grammar->complete_fsm.NumStates());
 }

@@ -45,6 +45,9 @@ struct WorkSpent : std::runtime_error {
 // and so is what would take more than `units` of work.
 void fill_mask_cache(const CompiledGrammar& grammar, const std::function<bool()>& go_on, std::int64_t units);
 
+// The name of a rule that a text may come into and never leave; empty: none.
+std::string endless_rule(const CompiledGrammar& grammar);
+
 // States of the grammar's automata: what its masks cost is proportional to them.
 std::size_t count_states(const CompiledGrammar& grammar);
 

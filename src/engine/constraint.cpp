@@ -219,6 +219,8 @@ struct Constraints::Data {
       const std::size_t states = xgrammar::count_states(grammar);
       if (states > limits.max_states) fail("it is too large ({} states)", states);
       check_first(grammar);
+      if (const std::string rule = xgrammar::endless_rule(grammar); !rule.empty())
+        fail("nothing can satisfy the rule {}, which never ends", rule);
       xgrammar::fill_mask_cache(
           grammar, [&] { return elapsed() < limits.fill_seconds && !stop_asked(); }, limits.mask_work);
     } catch (const std::exception& problem) {
@@ -429,7 +431,8 @@ ConstraintMatcher Constraints::matcher(const CompiledConstraint& constraint) con
   if (constraint.data_->state != CompiledConstraint::State::ready) fail_internal("a constraint is not compiled");
   xgrammar::GrammarMatcher matcher(constraint.data_->grammar);
   xgrammar::use_mask_memory(matcher, data_->masks, constraint.data_->number);
-  return ConstraintMatcher(std::make_unique<ConstraintMatcher::Data>(ConstraintMatcher::Data{std::move(matcher), data_->limits.mask_work}));
+  return ConstraintMatcher(
+      std::make_unique<ConstraintMatcher::Data>(ConstraintMatcher::Data{std::move(matcher), data_->limits.mask_work}));
 }
 
 }  // namespace m3::engine

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t max_work = 200'000;
 constexpr std::size_t max_values = 20'000;  // of an enum
-constexpr double max_bound = 1e18;          // bounds beyond are taken as this
 
 struct KindName {
   std::string_view name;
@@ -71,18 +70,25 @@ std::int64_t count_of(const Json& value, const std::string& path) {
 
 Decimal decimal_of(const Json& value, const std::string& path) {
   if (!value.is_number()) fail("{}: expected a number", path);
-  if (value.is_number_integer() && !value.is_number_unsigned()) {
-    const auto number = value.get<std::int64_t>();
-    if (std::fabs(static_cast<double>(number)) < max_bound) {
-      return {number < 0, std::to_string(number < 0 ? -number : number), ""};
-    }
-  }
-  const double number = value.get<double>();
-  if (!std::isfinite(number)) fail("{}: expected a finite number", path);
-  return Decimal::from(std::clamp(number, -max_bound, max_bound));
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) fail("{}: expected a finite number", path);
+  return exact(value);
+}
+
+// An integer that was written with more than 64 bits is read as a number near it.
+bool has_inexact(const Json& value) {
+  if (value.is_number_float()) return std::fabs(value.get<double>()) >= 0x1p63;
+  return value.is_structured() && std::any_of(value.begin(), value.end(), has_inexact);
 }
 
 }  // namespace
+
+Decimal exact(const Json& value) {
+  if (value.is_number_float()) return Decimal::from(value.get<double>());
+  std::string digits = value.dump();
+  const bool negative = digits.front() == '-';
+  if (negative) digits.erase(0, 1);
+  return {negative, digits, ""};
+}
 
 unsigned kind_of(const Json& value) {
   switch (value.type()) {
@@ -202,7 +208,14 @@ bool Schema::add_number_keyword(Draft& draft, const Part& part, const std::strin
     const Json* older = member(*part.schema, low ? "exclusiveMinimum" : "exclusiveMaximum");
     exclusive = older != nullptr && older->is_boolean() && older->get<bool>();
   }
-  const Bound bound{decimal_of(value, path), exclusive};
+  Bound bound{decimal_of(value, path), exclusive};
+  // No number that is written has more digits than this.
+  const Decimal far{!low, "1000000000000000000", ""}, near{low, far.whole, ""};
+  if (low ? compare(bound.value, far) > 0 : compare(bound.value, far) < 0) {
+    unsupported(path, low ? "more than 10^18 is not supported" : "less than -10^18 is not supported");
+    return true;
+  }
+  if (low ? compare(bound.value, near) < 0 : compare(bound.value, near) > 0) bound = {near, false};
   std::optional<Bound>& old = low ? shape.low : shape.high;
   const int order = old ? compare(bound.value, old->value) : 0;
   if (!old || (low ? order > 0 : order < 0) || (order == 0 && exclusive)) old = bound;
@@ -251,6 +264,7 @@ void Schema::add_keyword(Draft& draft, const Part& part, const std::string& keyw
   } else if (keyword == "enum" || keyword == "const") {
     if (keyword == "enum" && !value.is_array()) fail("{}: expected a list", path);
     if (keyword == "enum" && value.size() > max_values) fail("{}: more than {} values", path, max_values);
+    if (has_inexact(value)) return unsupported(path, "an integer of more than 64 bits is not supported");
     std::vector<Json> values;
     if (keyword == "enum") {
       values.assign(value.begin(), value.end());

@@ -15,6 +15,9 @@ namespace m3::grammar {
 inline constexpr int max_depth = 64;                      // of references and combinations on one value
 inline constexpr std::int64_t max_count = 1'000'000'000;  // counts beyond are taken as this
 
+// A number's value, not through a double where it is whole.
+Decimal exact(const Json& value);
+
 // A shape on its way: what its schemas said, and the combinations not expanded yet.
 struct Schema::Draft {
   struct ObjectPart {

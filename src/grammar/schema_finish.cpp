@@ -13,8 +13,7 @@ constexpr std::int64_t max_multiple = 64;        // one rule for each remainder
 constexpr std::int64_t max_listed_range = 1000;  // multiples within bounds are listed
 
 bool inside(const Json& value, const std::optional<Bound>& low, const std::optional<Bound>& high) {
-  const double number = value.get<double>();
-  const Decimal decimal = Decimal::from(number);
+  const Decimal decimal = exact(value);
   if (low) {
     const int order = compare(decimal, low->value);
     if (order < 0 || (order == 0 && low->exclusive)) return false;

@@ -20,8 +20,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     const auto now = Clock::now();
     bool constrained = false;
     for (const Request& request : requests) {
-      constrained = constrained || request.constraint.kind != Constraint::Kind::none ||
-                    !request.sampling.allowed_ids.empty();
+      constrained =
+          constrained || request.constraint.kind != Constraint::Kind::none || !request.sampling.allowed_ids.empty();
       open_ += request.samples;
       timers_.emplace_back(server_.metrics(), request, now);
     }

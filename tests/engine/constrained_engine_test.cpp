@@ -187,6 +187,21 @@ TEST_F(Constrained, ABadConstraintHurtsNobodyElse) {
   EXPECT_FALSE(replies.of(1).refused);
 }
 
+// Limits of the request that leave no token are its own fault.
+TEST_F(Constrained, LimitsThatLeaveNothingAreRefused) {
+  Request ends = request({});
+  ends.sampling.allowed_ids = {id("[e~[")};
+  ends.min_tokens = 3;
+  Request form = request({Constraint::Kind::choice, {}, {"yes", "no"}});
+  form.sampling.allowed_ids = {id("q")};
+  for (const Request& asked : {ends, form}) {
+    const Reply reply = run(asked);
+    EXPECT_EQ(reply.finish, FinishReason::error);
+    EXPECT_TRUE(reply.refused) << reply.error;
+    EXPECT_TRUE(reply.error.starts_with("no token may follow")) << reply.error;
+  }
+}
+
 TEST_F(Constrained, CancelledWhileItCompiles) {
   std::mutex mutex;
   std::condition_variable ended;

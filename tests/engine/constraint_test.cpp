@@ -342,6 +342,65 @@ TEST(Constraints, TellWhenTheyAreReady) {
   EXPECT_TRUE(at_once);
 }
 
+// The line that a constraint is refused with; empty: it is compiled.
+std::string refusal(const Constraint& constraint) {
+  try {
+    matcher_of(constraint);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string left_recursive(int rules) {
+  std::string text = "root ::= r0\n";
+  for (int i = 0; i < rules; ++i) {
+    text += fmt::format("r{} ::= r{} \"a\" | r{} \"b\" | \"a\" r{} | \"c\"\n", i, (i + 1) % rules, (i + 7) % rules,
+                        (i + 1) % rules);
+  }
+  return text;
+}
+
+TEST(Constraints, AFormThatIsTooAmbiguousIsRefused) {
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_NE(refusal({Constraint::Kind::grammar, left_recursive(2000), {}}).find("too ambiguous"), std::string::npos);
+    EXPECT_EQ(refusal({Constraint::Kind::grammar, left_recursive(20), {}}), "");
+  }
+  ConstraintLimits limits;
+  limits.mask_work = 2000;
+  Constraints small(tokenizer(), tokenizer().vocab_size(), {end_id()}, limits);
+  const ConstraintHandle compiled = small.compile({Constraint::Kind::grammar, left_recursive(20), {}});
+  compiled->wait();
+  EXPECT_EQ(compiled->state(), CompiledConstraint::State::failed);
+}
+
+TEST(Constraints, WhatNothingSatisfiesIsRefused) {
+  const std::vector<Constraint> impossible = {
+      {Constraint::Kind::regex, R"([^\s\S])", {}},
+      {Constraint::Kind::grammar, "root ::= root", {}},
+      {Constraint::Kind::grammar, "root ::= \"a\" bad | \"b\"\nbad ::= bad \"x\"", {}},
+      {Constraint::Kind::grammar, "root ::= \"a\" root", {}},
+      schema_constraint(R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})"),
+      schema_constraint(R"({"type": "string", "pattern": "^abc\"$"})"),
+      schema_constraint(R"({"type": "string", "pattern": "a\\n"})"),
+  };
+  for (const Constraint& constraint : impossible) {
+    const std::string why = refusal(constraint);
+    EXPECT_NE(why.find("nothing "), std::string::npos) << constraint.text << ": " << why;
+  }
+  for (const char* text : {"root ::= \"\\ud800\"", "root ::= [\\udc00-\\udfff]", "root ::= Regex(\"\\\\ud800\")"}) {
+    EXPECT_NE(refusal({Constraint::Kind::grammar, text, {}}).find("surrogate"), std::string::npos) << text;
+  }
+  EXPECT_EQ(refusal({Constraint::Kind::grammar, "root ::= \"\\ud7ff\" [\\ue000\\\\ud8]", {}}), "");
+}
+
+// Ways of a pattern that need characters that JSON escapes are left out.
+TEST(Constraints, APatternGoesAroundEscapes) {
+  const Constraint path = schema_constraint(R"({"type": "string", "pattern": "^(C:\\\\|C:h\"|/home)x$"})");
+  EXPECT_TRUE(accepts(path, "\"/homex\""));
+  EXPECT_FALSE(accepts(path, "\"C"));
+}
+
 // What asks for unbounded work gets an error or an answer soon; ctest's time limit is the judge.
 TEST(Constraints, HostileOnesEnd) {
   const auto around = [](std::string_view before, std::string_view inside, std::string_view after) {
@@ -367,7 +426,14 @@ TEST(Constraints, HostileOnesEnd) {
   for (int i = 0; i < 20'000; ++i) values.push_back(fmt::format("value number {}", i * 7919));
   Json many = {{"type", "object"}, {"properties", Json::object()}};
   for (int i = 0; i < 2000; ++i) many["properties"][fmt::format("p{}", i)] = {{"type", "string"}};
+  Json numbers = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 1900; ++i) numbers["properties"][fmt::format("p{}", i)] = {{"type", "integer"}};
+  std::string optional;
+  for (int i = 0; i < 2900; ++i) optional += "a?";
   const std::vector<Constraint> hostile = {
+      schema_constraint(numbers.dump()),
+      {Constraint::Kind::regex, optional + std::string(2900, 'a'), {}},
+      {Constraint::Kind::grammar, left_recursive(500), {}},
       schema_constraint(deep),
       schema_constraint(std::string(100'000, '[')),
       schema_constraint(branching.dump()),

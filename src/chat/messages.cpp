@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/chat/request_fields.h"
 #include "src/chat/template/json.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::chat {
 namespace {
@@ -35,7 +36,8 @@ Value normalize_part(const Value& part, const std::string& path, bool tool) {
   }
   if (name == "image_url" || name == "video_url") name.resize(5);
   if (name != "image" && name != "video") {
-    fail("{}.type: unknown part type '{}'; known are text, image_url, image, video_url and video", path, name);
+    fail("{}.type: unknown part type '{}'; known are text, image_url, image, video_url and video", path,
+         shortened(name));
   }
   auto out = std::make_shared<Dict>();
   for (const auto& [key, value] : dict.items) out->set(key, key.bytes() == "type" ? text_value(name) : value);
@@ -119,7 +121,8 @@ Value normalize_message(const Value& given, const std::string& path) {
   if (role == nullptr || !role->is(Kind::string)) fail("{}.role: expected a string", path);
   const std::string& name = role->bytes();
   if (std::find(roles.begin(), roles.end(), name) == roles.end()) {
-    fail("{}.role: unknown role '{}'; known are root, system, developer, user, assistant and tool", path, name);
+    fail("{}.role: unknown role '{}'; known are root, system, developer, user, assistant and tool", path,
+         shortened(name));
   }
   const bool assistant = name == "assistant", tool = name == "tool";
   const Value* legacy = dict.find("function_call");
@@ -224,7 +227,7 @@ void check_tool_results(const std::vector<Value>& messages, bool more) {
   const auto check_none_open = [&] {
     if (open.empty()) return;
     fail("messages[{}].tool_calls: {} of them without a result (the first has the id '{}'); each needs a tool message",
-         asked_at, open.size(), open.front());
+         asked_at, open.size(), shortened(open.front()));
   };
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string role = role_of(messages[i]);
@@ -241,7 +244,8 @@ void check_tool_results(const std::vector<Value>& messages, bool more) {
     const auto found = std::find(open.begin(), open.end(), id);
     if (open.empty() && id.empty()) fail("messages[{}]: a tool result without a call before it", i);
     if (found == open.end() && !id.empty()) {
-      fail("messages[{}].tool_call_id: no open call of the assistant message before it has the id '{}'", i, id);
+      fail("messages[{}].tool_call_id: no open call of the assistant message before it has the id '{}'", i,
+           shortened(id));
     }
     open.erase(found == open.end() ? open.begin() : found);
   }
@@ -282,6 +286,24 @@ ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& opti
   return request;
 } catch (const Fault& problem) {
   fail("the request: {}", problem.what);  // nested too deep once arguments are in their place
+}
+
+void refuse_pictures(const Value& body) {
+  const Value* messages = body.as_dict().find("messages");
+  if (messages == nullptr || !messages->is(Kind::list)) return;
+  for (std::size_t i = 0; i < messages->items().size(); ++i) {
+    const Value& message = messages->items()[i];
+    const Value* content = message.is(Kind::dict) ? message.as_dict().find("content") : nullptr;
+    if (content == nullptr || !content->is(Kind::list)) continue;
+    for (std::size_t j = 0; j < content->items().size(); ++j) {
+      const Value& part = content->items()[j];
+      const Value* type = part.is(Kind::dict) ? part.as_dict().find("type") : nullptr;
+      if (type == nullptr || !type->is(Kind::string)) continue;
+      if (type->bytes().starts_with("image") || type->bytes().starts_with("video")) {
+        fail("messages[{}].content[{}]: pictures are not supported yet", i, j);
+      }
+    }
+  }
 }
 
 }  // namespace m3::chat

@@ -60,4 +60,8 @@ struct ChatRequest {
 //   The other efforts have no place in M3's prompt: they are checked and leave the mode as it is
 ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options = {});
 
+// For requests whose pictures a model would have to see. Errors: the path of the first picture or video in the
+// messages of a body ("messages[0].content[1]: ...").
+void refuse_pictures(const Value& body);
+
 }  // namespace m3::chat

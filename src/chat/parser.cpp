@@ -101,8 +101,7 @@ std::vector<ParseEvent> OutputParser::finish() {
   partial_.clear();
   advance(true);
   if (state_ == State::call) end_call();
-  const bool alone = calls_ == 0;
-  if (alone && !blank_.empty()) emit(ParseEventKind::content, blank_);
+  if (!block_begun_ && !blank_.empty()) emit(ParseEventKind::content, blank_);
   blank_.clear();
   return std::exchange(events_, {});
 }
@@ -191,7 +190,7 @@ void OutputParser::advance(bool final) {
     at += position;
     if (length == 0) {
       if (!final) break;
-      handle_text(text.substr(position));
+      if (!is_cut_protocol(text.substr(position))) handle_text(text.substr(position));
       at = pending_.size();
       break;
     }
@@ -204,6 +203,13 @@ void OutputParser::advance(bool final) {
     at += length;
   }
   pending_.erase(0, at);
+}
+
+// Whether a marker that the reply's end cut is the format's and not text: inside a block all are. In an argument
+// "]" and "]<" may end a text.
+bool OutputParser::is_cut_protocol(std::string_view begun) const {
+  if (state_ == State::call) return begun.size() >= 3;
+  return begun[0] == ']' && (state_ == State::block || state_ == State::skipped);
 }
 
 void OutputParser::handle_text(std::string_view text) {
@@ -252,6 +258,7 @@ void OutputParser::handle_tag(const Tag& tag, std::string_view raw) {
 void OutputParser::open_block() {
   outside_ = state_;
   state_ = State::block;
+  block_begun_ = true;
   answer_begun_ = true;
   end_segment();
 }

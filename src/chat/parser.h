@@ -75,7 +75,8 @@ class OutputParser {
   // The next piece of the model's text, cut anywhere, even inside a character. Neighbouring deltas of one kind come
   // as one event. Bytes that are not UTF-8 become U+FFFD.
   std::vector<ParseEvent> feed(std::string_view text);
-  // After the last piece. The parser is then spent.
+  // After the last piece. What was only begun of a marker is text, but within a tool block it is left out. The parser
+  // is then spent.
   std::vector<ParseEvent> finish();
 
   // For what begins after the reasoning: grammars and thinking budgets.
@@ -95,6 +96,7 @@ class OutputParser {
   void take(std::string_view text);
   void advance(bool final);
   std::size_t find_marker(std::string_view text, std::size_t& length, Tag& tag) const;
+  bool is_cut_protocol(std::string_view begun) const;
   void handle_text(std::string_view text);
   void handle_think(bool end);
   void handle_tag(const Tag& tag, std::string_view raw);
@@ -114,11 +116,12 @@ class OutputParser {
   AnswerForm form_;
   State state_ = State::content;
   State outside_ = State::content;  // where the open block began
-  bool answer_begun_ = false;       // with thinking disabled: the text is the answer from here on
-  bool segment_has_text_ = false;   // since the last marker
-  std::string blank_;               // white space held at a segment's beginning
-  std::string pending_;             // not yet certain
-  std::string partial_;             // bytes of an unfinished character
+  bool block_begun_ = false;
+  bool answer_begun_ = false;      // with thinking disabled: the text is the answer from here on
+  bool segment_has_text_ = false;  // since the last marker
+  std::string blank_;              // white space held at a segment's beginning
+  std::string pending_;            // not yet certain
+  std::string partial_;            // bytes of an unfinished character
   std::optional<ArgumentBuilder> arguments_;
   int calls_ = 0;
   std::vector<ParseEvent> events_;

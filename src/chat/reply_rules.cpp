@@ -9,6 +9,7 @@
 #include "src/chat/tool_grammar.h"
 #include "src/grammar/json_rules.h"
 #include "src/grammar/syntax.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::chat {
 namespace {
@@ -80,9 +81,15 @@ void read_response_format(const Value& value, Form& form) {
   if (type == nullptr) fail("{}.type: missing", path);
   const std::string name = text_of(*type, path + ".type");
   if (name == "text") return;
-  if (name == "json_object") return form.set({Constraint::Kind::json_object, {}, {}}, path);
+  const Value* own_schema = present(format, "schema");
+  if (name == "json_object") {
+    // llama.cpp's clients give a schema here.
+    if (own_schema != nullptr) return form.schema(*own_schema, path + ".schema");
+    return form.set({Constraint::Kind::json_object, {}, {}}, path);
+  }
+  if (own_schema != nullptr) fail("{}.schema: only with the type json_object; give {}.json_schema.schema", path, path);
   if (name != "json_schema") {
-    fail("{}.type: '{}' is unknown; known are text, json_object and json_schema", path, name);
+    fail("{}.type: '{}' is unknown; known are text, json_object and json_schema", path, shortened(name));
   }
   const std::string inner = path + ".json_schema";
   const Value* holder = present(format, "json_schema");
@@ -111,7 +118,7 @@ void read_structured_outputs(const Value& value, Form& form) {
     } else if (name == "choice") {
       form.choices(member, inner);
     } else {
-      fail("{}: unknown; known are json, json_object, regex, choice and grammar", inner);
+      fail("{}: unknown; known are json, json_object, regex, choice and grammar", path + "." + shortened(name));
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/chat/schema.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::chat {
 namespace {
@@ -27,7 +28,7 @@ std::optional<bool> read_flag(const Dict& dict, const char* name) {
 ThinkingMode read_mode(const Value& value, std::string_view path) {
   if (!value.is(Kind::string)) fail("{}: expected a string, found {}", path, json_type(value));
   if (const std::optional<ThinkingMode> mode = find_thinking_mode(value.bytes())) return *mode;
-  fail("{}: unknown thinking mode '{}'; known are enabled, disabled and adaptive", path, value.bytes());
+  fail("{}: unknown thinking mode '{}'; known are enabled, disabled and adaptive", path, shortened(value.bytes()));
 }
 
 // One of several fields that say the same; what two of them say must agree.
@@ -66,7 +67,7 @@ void read_thinking(const Dict& body, const Dict& arguments, ThinkingChoice& choi
     if (!effort->is(Kind::string)) fail("reasoning_effort: expected a string, found {}", json_type(*effort));
     if (std::find(efforts.begin(), efforts.end(), effort->bytes()) == efforts.end()) {
       fail("reasoning_effort: '{}' is unknown; known are none, minimal, low, medium, high, xhigh and max",
-           effort->bytes());
+           shortened(effort->bytes()));
     }
     if (effort->bytes() == "none") choice.set(ThinkingMode::disabled, "reasoning_effort");
   }
@@ -117,7 +118,7 @@ ToolChoice read_tool_choice(const Value& choice, const std::vector<Tool>& tools)
     if (word == "auto") return {};
     if (word == "none") return {Choice::none, {}};
     if (word != "required") {
-      fail("tool_choice: '{}' is unknown; known are none, auto, required and a named function", word);
+      fail("tool_choice: '{}' is unknown; known are none, auto, required and a named function", shortened(word));
     }
     if (tools.empty()) fail("tool_choice: 'required' needs tools");
     return {Choice::required, {}};
@@ -131,7 +132,7 @@ ToolChoice read_tool_choice(const Value& choice, const std::vector<Tool>& tools)
   if (name == nullptr || !name->is(Kind::string)) fail("tool_choice.function.name: expected a string");
   const bool known =
       std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name->bytes(); });
-  if (!known) fail("tool_choice.function.name: no tool is named '{}'", name->bytes());
+  if (!known) fail("tool_choice.function.name: no tool is named '{}'", shortened(name->bytes()));
   return {Choice::named, name->bytes()};
 }
 
@@ -146,8 +147,10 @@ bool asks_for_form(const Dict& body) {
     if (type != nullptr && type->is(Kind::string) && type->bytes() != "text") return true;
   }
   if (const Dict* outputs = dict("structured_outputs")) {
-    const bool any = std::any_of(outputs->items.begin(), outputs->items.end(),
-                                 [](const auto& item) { return !item.second.is(Kind::none); });
+    const bool any = std::any_of(outputs->items.begin(), outputs->items.end(), [](const auto& item) {
+      const Value& value = item.second;
+      return !value.is(Kind::none) && !(value.is(Kind::boolean) && !value.as_bool());  // "json_object": false
+    });
     if (any) return true;
   }
   constexpr std::array<const char*, 4> guided = {"guided_json", "guided_regex", "guided_choice", "guided_grammar"};

@@ -150,4 +150,10 @@ std::string in_quotes(std::string_view bytes, std::size_t most) {
   return shown + '"';
 }
 
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  const std::string_view kept = text.substr(0, most);
+  return std::string(kept.substr(0, kept.size() - incomplete_suffix(kept))) + "...";
+}
+
 }  // namespace m3

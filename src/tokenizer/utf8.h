@@ -38,4 +38,8 @@ std::string to_valid_utf8(std::string_view text);
 // \xNN. Beyond about `most` bytes the rest is left out, as "...".
 std::string in_quotes(std::string_view bytes, std::size_t most = 80);
 
+// Text of a client for a line that people read: beyond `most` bytes the rest is left out, as "...", and no character
+// is cut.
+std::string shortened(std::string_view text, std::size_t most = 100);
+
 }  // namespace m3

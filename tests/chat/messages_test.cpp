@@ -83,6 +83,18 @@ TEST(Messages, StoredRequests) {
   }
 }
 
+TEST(Messages, AFormThatIsRefusedIsNone) {
+  const auto form = [](const std::string& outputs) {
+    return parse_chat_request(
+               parse_json(R"({"messages": [{"role": "user", "content": "x"}], "structured_outputs": )" + outputs + "}",
+                          "request"))
+        .answer;
+  };
+  EXPECT_EQ(form(R"({"json_object": false})"), AnswerForm::free);
+  EXPECT_EQ(form(R"({"json_object": null})"), AnswerForm::free);
+  EXPECT_EQ(form(R"({"json_object": true})"), AnswerForm::held);
+}
+
 TEST(Messages, DeepNestingIsAnErrorNotACrash) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THROW(parse_json(deep, "x"), Error);

@@ -82,6 +82,12 @@ void expect_same(const ParsedOutput& got, const ParsedOutput& whole, const std::
   }
 }
 
+Case with_text(std::string text) {
+  Case c;
+  c.text = expand(std::move(text));
+  return c;
+}
+
 TEST(Parser, StoredCases) {
   const auto cases = load_cases();
   ASSERT_GE(cases.size(), 140u);
@@ -111,6 +117,48 @@ TEST(Parser, EveryCutGivesTheSame) {
     for (std::size_t at = 0; at < text.size(); ++at) bytes.push_back(text.substr(at, 1));
     expect_same(feed(c, tools, bytes), whole, "by bytes");
   }
+}
+
+// A token limit or a stop string may end a reply anywhere: of the format's own bytes nothing gets into arguments, and
+// none into the content behind a block's begin.
+TEST(Parser, RepliesThatEndEarlyShowNoProtocol) {
+  int calls = 0;
+  for (const Case& c : load_cases()) {
+    const std::size_t block = c.text.find(expand("{N}<tool_call>"));
+    const bool protocol = c.form == AnswerForm::free && c.expected["tool_calls"].size() == 1;
+    if (!protocol || block == std::string::npos || c.expected.dump().find("]<]") != std::string::npos) continue;
+    SCOPED_TRACE(c.name);
+    const Tools tools = tools_of(c);
+    for (std::size_t end = block; end <= c.text.size(); ++end) {
+      const ParsedOutput output = feed(c, tools, {std::string_view(c.text).substr(0, end)});
+      if (end >= block + expand("{N}<tool_call>").size()) {
+        EXPECT_EQ(output.content.find("]<]"), std::string::npos) << output.content << " cut at " << end;
+      }
+      for (const ParsedCall& call : output.calls) {
+        ++calls;
+        EXPECT_EQ(call.arguments.find("]<]"), std::string::npos) << call.arguments << " cut at " << end;
+        EXPECT_TRUE(Json::accept(call.arguments)) << call.arguments;
+      }
+    }
+  }
+  EXPECT_GT(calls, 1000);
+}
+
+TEST(Parser, WhatACutLeavesOfABlock) {
+  const auto parsed = [](const std::string& text) {
+    const Case c = with_text(text);
+    return feed(c, tools_of(c), {c.text});
+  };
+  EXPECT_EQ(parsed("{N}<tool_call>\n{N}").content, "");
+  EXPECT_EQ(parsed("{N}<tool_call>\n").content, "");
+  EXPECT_EQ(parsed("\n").content, "\n");
+  EXPECT_EQ(parsed("a ]<]mini").content, "a ]<]mini");  // outside of a block it is text
+  const auto arguments = [&](const std::string& value) {
+    return parsed("{N}<tool_call>{N}<invoke name=\"f\">{N}<text>" + value).calls.at(0).arguments;
+  };
+  EXPECT_EQ(arguments("Hello{N}</te"), R"({"text":"Hello"})");
+  EXPECT_EQ(arguments("a[1]"), R"({"text":"a[1]"})");
+  EXPECT_EQ(arguments("a[1]<]"), R"({"text":"a[1"})");
 }
 
 TEST(Parser, RandomCutsGiveTheSame) {
@@ -153,12 +201,6 @@ TEST(Parser, SplicesOfCases) {
     }
     expect_same(feed(c, tools, pieces), whole, c.text);
   }
-}
-
-Case with_text(std::string text) {
-  Case c;
-  c.text = expand(std::move(text));
-  return c;
 }
 
 TEST(Parser, ArgumentsComeWhileTheyAreWritten) {

@@ -50,7 +50,12 @@ class Builder : public nlohmann::json_sax<json> {
     // nlohmann's own prefix names its exception class; what follows the second colon is for people.
     error_ = exception.what();
     const auto detail = error_.find("syntax error");
-    if (detail != std::string::npos) error_.erase(0, detail);
+    if (detail != std::string::npos) {
+      error_.erase(0, detail);
+    } else if (error_.starts_with('[')) {
+      error_.erase(0, error_.find(']') + 1);  // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+      error_.erase(0, error_.find_first_not_of(' '));
+    }
     std::replace(error_.begin(), error_.end(), '\n', ' ');
     error_ += fmt::format(" (byte {})", position);
     return false;

@@ -138,7 +138,7 @@ struct Event {
   FinishReason finish = FinishReason::none;
   std::string stop_reason;    // the stop string or the name of the end token that ended it
   std::string error;          // one line, with FinishReason::error
-  bool refused = false;       // with an error: the request asked for what cannot be done; nothing was generated
+  bool refused = false;       // with an error: the fault is the request's, which asks for what cannot be done
   Usage usage;                // so far, of this sample
   double queue_seconds = -1;  // from submit() to the request's first step; -1: it never began
 };

@@ -89,7 +89,7 @@ class Sequence : public Schedulable {
   // The mask just filled allows nothing, and the constraint is satisfied: the reply is complete without an end token.
   bool is_complete() const { return complete_; }
   const std::string& mask_error() const { return mask_error_; }  // why it allows nothing; empty: no fault
-  bool mask_refused() const { return mask_refused_; }  // that it allows nothing is the request's fault
+  bool mask_refused() const { return mask_refused_; }            // that it allows nothing is the request's fault
   void open_gate(std::unique_ptr<ReplyGate> gate) { gate_ = std::move(gate); }
 
   // How the next token is drawn; views into this sequence, valid until accept().

@@ -1,5 +1,7 @@
 #include "src/cli/chat_model.h"
 
+#include <filesystem>
+
 #include "src/base/error.h"
 #include "src/chat/reply_rules.h"
 
@@ -8,6 +10,7 @@ namespace m3::cli {
 namespace {
 
 chat::ChatTemplate load_template(const std::string& checkpoint) {
+  if (!std::filesystem::exists(checkpoint)) fail("{}: there is no such directory", checkpoint);
   if (!chat::has_chat_template(checkpoint)) {
     fail("{} has no chat template, so it cannot chat; add --raw to complete text with it", checkpoint);
   }
@@ -40,6 +43,7 @@ ChatModel::ChatModel(const std::string& checkpoint)
     : template_(load_template(checkpoint)), tokenizer_(Tokenizer::load(checkpoint)) {}
 
 Request ChatModel::request(const chat::Conversation& conversation, const chat::ChatRequest& chat, Request base) const {
+  chat::refuse_pictures(conversation.value());
   base.prompt_ids = chat::encode_prompt(tokenizer_, chat::render_prompt(template_, chat));
   chat::apply_reply_rules(conversation.value(), chat, tokenizer_, base);
   return base;

@@ -32,9 +32,13 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+// Nothing if none is near: within a third of the word's length.
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  constexpr std::size_t longest = 64;
+  if (word.size() > longest) return "";
   const auto best = std::ranges::min_element(known, {}, [&](const std::string& name) { return distance(word, name); });
-  return best == known.end() ? "" : *best;
+  const std::size_t most = std::max<std::size_t>(2, word.size() / 3);
+  return best == known.end() || distance(word, *best) > most ? "" : *best;
 }
 
 // The line for words that no option or subcommand takes.

@@ -55,8 +55,12 @@ chat::Conversation begin(const CLI::App& command, const RunOptions& options) {
   if (command.count("--thinking-budget") > 0) {
     if (*options.thinking_budget < 0)
       fail_usage("--thinking-budget {}: give a number of tokens from 0", *options.thinking_budget);
+    if (conversation.thinking() == chat::ThinkingMode::disabled)
+      fail_usage("--thinking-budget: thinking is disabled, so there is nothing to limit");
     conversation.set("thinking_budget", *options.thinking_budget);
   }
+  if (options.tool_choice == "required" && conversation.tool_names().empty())
+    fail_usage("--tool-choice required needs tools: give --tools FILE");
   if (command.count("--tool-choice") > 0) conversation.set("tool_choice", tool_choice(options.tool_choice));
   if (command.count("--json-schema") > 0) conversation.set("response_format", read_schema(options.json_schema));
   return conversation;

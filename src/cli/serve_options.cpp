@@ -21,7 +21,9 @@ std::vector<std::string> words(const std::string& flag, const std::vector<std::s
 void add_network_options(CLI::App& command, ServeOptions& options) {
   server::ServerOptions& server = options.server;
   command.add_option("--host", server.host, "Address to listen at")->capture_default_str();
-  command.add_option("--port", server.port, "Port; 0 picks a free one and prints it")->capture_default_str();
+  command.add_option("--port", server.port, "Port; 0 picks a free one and prints it")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
   command.add_option("--root-path", server.root_path, "Path prefix that a proxy leaves in requests, such as /m3");
   command.add_option("--ssl-certfile", server.ssl_certificate, "Certificate chain (PEM): serves https");
   command.add_option("--ssl-keyfile", server.ssl_key, "Its key (PEM)");

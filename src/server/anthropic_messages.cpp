@@ -227,9 +227,11 @@ ChatCall read_call(const Server& server, const AnthropicRequest& request) try {
 }
 
 AnthropicRequest read_request(const Server& server, const Exchange& exchange, bool counting) {
-  return read_anthropic_request(
+  AnthropicRequest request = read_anthropic_request(
       parse_body(exchange.request()),
       {.needs_max_tokens = !counting, .allow_unknown_fields = server.options().allow_unknown_fields});
+  if (!request.picture_path.empty()) refuse(request.picture_path, "pictures are not supported yet");
+  return request;
 }
 
 void create_message(Server& server, const std::shared_ptr<Exchange>& exchange) {

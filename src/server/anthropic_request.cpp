@@ -43,18 +43,20 @@ class Parts {
     join(text_, text);
     parts_.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(text_)}}));
   }
-  void add_picture(const std::string& url) {
+  void add_picture(const std::string& url, const std::string& path) {
+    if (!pictures_) picture_path_ = path;
     parts_.push_back(
         dict_value({{"type", text_value("image_url")}, {"image_url", dict_value({{"url", text_value(url)}})}}));
     last_is_picture_ = true;
     pictures_ = true;
   }
   bool empty() const { return parts_.empty(); }
+  const std::string& picture_path() const { return picture_path_; }  // the first one's, or empty
   Value content() const { return pictures_ ? list_value(parts_) : text_value(text_); }
 
  private:
   std::vector<Value> parts_;
-  std::string text_;
+  std::string text_, picture_path_;
   bool last_is_picture_ = false, pictures_ = false;
 };
 
@@ -64,9 +66,9 @@ void read_picture(Fields& block, Parts& parts) {
   const std::string type = required_string(*source, "type");
   if (type == "base64") {
     const std::string media_type = required_string(*source, "media_type");
-    parts.add_picture("data:" + media_type + ";base64," + required_string(*source, "data"));
+    parts.add_picture("data:" + media_type + ";base64," + required_string(*source, "data"), block.own_path());
   } else if (type == "url") {
-    parts.add_picture(required_string(*source, "url"));
+    parts.add_picture(required_string(*source, "url"), block.own_path());
   } else {
     refuse(source->path_of("type"), fmt::format("'{}' is not implemented; known are base64 and url", type));
   }
@@ -245,7 +247,7 @@ class Translator {
       } else if (role == "system") {
         read_late_system(*content, path);
       } else {
-        refuse(path + ".role", fmt::format("unknown role '{}'; known are user, assistant and system", role));
+        refuse(path + ".role", fmt::format("unknown role '{}'; known are user, assistant and system", shortened(role)));
       }
     }
     if (role == "assistant" && !calls) set_member(body_, "continue_final_message", flag_value(true));
@@ -282,6 +284,7 @@ class Translator {
                            type));
       }
     }
+    note_picture(parts);
     if (results && parts.empty()) return;
     set_member(message, "content", parts.content());
     add_message(std::move(message), path);
@@ -312,6 +315,7 @@ class Translator {
         }
       }
     }
+    note_picture(parts);
     Dict message;
     set_member(message, "role", text_value("tool"));
     set_member(message, "tool_call_id", text_value(id));
@@ -321,6 +325,10 @@ class Translator {
     set_member(message, "content", std::move(text));
     out_.names.add(fmt::format("messages[{}].tool_call_id", messages_.size()), path + ".tool_use_id");
     add_message(std::move(message), path);
+  }
+
+  void note_picture(const Parts& parts) {
+    if (out_.picture_path.empty()) out_.picture_path = parts.picture_path();
   }
 
   // A failed result with pictures: the mark stands before them.

@@ -24,6 +24,7 @@ struct AnthropicRequest {
   FieldNames names;
   bool stream = false;
   bool show_thinking = true;
+  std::string picture_path;  // of the first picture, or empty
 };
 
 struct AnthropicReadOptions {

@@ -3,6 +3,8 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
+#include <array>
+
 #include "src/base/error.h"
 
 namespace m3::server {
@@ -21,20 +23,22 @@ ApiKeys::Digest ApiKeys::digest(std::string_view text) {
 
 bool ApiKeys::allow(const HttpRequest& request) const {
   if (digests_.empty()) return true;
-  std::string_view shown;
+  std::array<std::string_view, 2> shown;
   if (const auto header = request.header("authorization")) {
     constexpr std::string_view scheme = "bearer ";
     bool bearer = header->size() > scheme.size();
     for (std::size_t i = 0; bearer && i < scheme.size(); ++i) {
       bearer = std::tolower(static_cast<unsigned char>((*header)[i])) == scheme[i];
     }
-    if (bearer) shown = header->substr(scheme.size());
-  } else if (const auto key = request.header("x-api-key")) {
-    shown = *key;
+    if (bearer) shown[0] = header->substr(scheme.size());
   }
-  const Digest given = digest(shown);
+  // Anthropic's clients send this one, and some both: the right one of them counts.
+  if (const auto key = request.header("x-api-key")) shown[1] = *key;
   int found = 0;
-  for (const Digest& known : digests_) found |= CRYPTO_memcmp(known.data(), given.data(), given.size()) == 0 ? 1 : 0;
+  for (const std::string_view key : shown) {
+    const Digest given = digest(key);
+    for (const Digest& known : digests_) found |= CRYPTO_memcmp(known.data(), given.data(), given.size()) == 0 ? 1 : 0;
+  }
   return found != 0;
 }
 

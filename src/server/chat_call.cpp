@@ -95,6 +95,41 @@ chat::ChatRequest read_chat(const Server& server, const Value& body) {
   return chat::parse_chat_request(Value::dict(std::move(merged), chat::Origin::message));
 }
 
+void check_nested_names(const Value& body) {
+  const auto dict_in = [](const Value& holder, const char* name) -> const Value* {
+    const Value* value = holder.as_dict().find(name);
+    return value != nullptr && value->is(Kind::dict) ? value : nullptr;
+  };
+  const auto check = [](const Value& object, const std::string& path, std::initializer_list<std::string_view> names) {
+    Fields fields(object, path + ".");
+    fields.ignore(names);
+    fields.finish(false);
+  };
+  if (const Value* thinking = dict_in(body, "thinking")) check(*thinking, "thinking", {"type", "budget_tokens"});
+  if (const Value* format = dict_in(body, "response_format")) {
+    check(*format, "response_format", {"type", "json_schema", "schema"});
+    if (const Value* schema = dict_in(*format, "json_schema")) {
+      check(*schema, "response_format.json_schema", {"name", "description", "schema", "strict"});
+    }
+  }
+  const Value* tools = body.as_dict().find("tools");
+  if (tools == nullptr || !tools->is(Kind::list)) return;
+  // Beside OpenAI's own names those that clients carry over from other APIs.
+  for (std::size_t i = 0; i < tools->items().size(); ++i) {
+    const Value& tool = tools->items()[i];
+    if (!tool.is(Kind::dict)) continue;
+    const std::string path = fmt::format("tools[{}]", i);
+    check(tool, path,
+          {"type", "function", "id", "index", "name", "description", "strict", "cache_control", "defer_loading",
+           "allowed_callers", "input_examples"});
+    if (const Value* function = dict_in(tool, "function")) {
+      check(*function, path + ".function",
+            {"name", "description", "parameters", "strict", "id", "type", "title", "response", "return", "returns",
+             "examples", "cache_control"});
+    }
+  }
+}
+
 const chat::ChatTemplate& require_template(const Model& model) {
   if (!model.chat_template) {
     throw ApiError(400, "this checkpoint has no chat template, so it cannot chat (" + model.no_template +
@@ -141,6 +176,8 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   fields.finish(options.allow_unknown_fields);
   require_template(model);
   call.chat = read_chat(server, body);
+  chat::refuse_pictures(body);
+  if (!options.allow_unknown_fields) check_nested_names(body);
   chat::apply_reply_rules(body, call.chat, model.tokenizer, call.request);
   read_echo(fields, call);
   call.request.prompt_ids = encode_chat(model, call.chat);

@@ -28,6 +28,10 @@ struct ChatCall : StreamFields {
 // m3::Error): the first field that is wrong.
 ChatCall read_chat_call(const Server& server, const chat::Value& body);
 
+// The members of thinking, response_format and tools in a body whose kinds are checked. Errors (ApiError 400): one of a
+// name that nothing here reads.
+void check_nested_names(const chat::Value& body);
+
 // The messages and what shapes the prompt, with the server's --default-chat-template-kwargs filled in. Errors: m3::Error,
 // one line that begins with the field's path.
 chat::ChatRequest read_chat(const Server& server, const chat::Value& body);

@@ -16,7 +16,7 @@ using chat::Value;
 
 namespace {
 
-constexpr std::size_t most_prompts = 2048;
+constexpr std::size_t most_prompts = 1024;  // as many as the engine's queue takes by default
 constexpr std::int64_t default_tokens = 16;
 
 std::vector<TokenId> ids_of(const Value& list, const std::string& path, std::int64_t vocab_size) {
@@ -104,6 +104,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   plain.parsed_tools = std::make_shared<const std::vector<chat::Tool>>();
   plain.thinking = chat::ThinkingMode::disabled;
   chat::apply_reply_rules(body, plain, model.tokenizer, request);
+  if (!options.allow_unknown_fields) check_nested_names(body);
 
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::string path = prompts.size() == 1 ? "prompt" : fmt::format("prompt[{}]", i);

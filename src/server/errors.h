@@ -6,15 +6,19 @@
 #include <string>
 
 #include "src/server/http.h"
+#include "src/tokenizer/utf8.h"
 
 namespace m3::server {
 
 // Thrown by handlers for what the client did wrong, or must hear about. `param` is the path of the request's field,
-// such as "messages[2].content"; empty where none is to blame.
+// such as "messages[2].content"; empty where none is to blame. Both are cut where they are longer than a person reads.
 class ApiError : public std::runtime_error {
  public:
-  ApiError(int http_status, const std::string& message, std::string field = {}, std::string word = {})
-      : std::runtime_error(message), status(http_status), param(std::move(field)), code(std::move(word)) {}
+  ApiError(int http_status, const std::string& message, const std::string& field = {}, std::string word = {})
+      : std::runtime_error(shortened(message, 2000)),
+        status(http_status),
+        param(shortened(field, 300)),
+        code(std::move(word)) {}
 
   int status;
   std::string param;

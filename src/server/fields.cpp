@@ -28,7 +28,9 @@ Value parse_body(const HttpRequest& request) {
 std::string kind_of(const Value& value) { return chat::json_type(value); }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known) {
+  constexpr std::size_t longest = 64;  // the edits take time, and no slip of a finger is longer
   std::string best;
+  if (word.size() > longest) return best;
   std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : known) {
     std::vector<std::size_t> row(name.size() + 1);
@@ -84,7 +86,7 @@ std::optional<std::int64_t> Fields::integer(std::string_view name, std::int64_t 
   if (!number && !huge) refuse(path_of(name), "expected a whole number, found " + kind_of(*found));
   if (huge || *number < low || *number > high) {
     refuse(path_of(name), fmt::format("{} is out of range; give a whole number from {} to {}",
-                                      huge ? found->digits() : std::to_string(*number), low, high));
+                                      huge ? shortened(found->digits(), 40) : std::to_string(*number), low, high));
   }
   return number;
 }
@@ -93,6 +95,10 @@ std::optional<double> Fields::number(std::string_view name, double low, double h
   const Value* found = value(name);
   if (found == nullptr) return std::nullopt;
   const bool numeric = found->is(Kind::integer) || found->is(Kind::floating);
+  if (found->is(Kind::big_integer)) {
+    refuse(path_of(name),
+           fmt::format("{} is out of range; give a number from {} to {}", shortened(found->digits(), 40), low, high));
+  }
   if (!numeric) refuse(path_of(name), "expected a number, found " + kind_of(*found));
   const double number = found->as_double();
   if (!std::isfinite(number) || number < low || number > high) {
@@ -111,7 +117,7 @@ std::optional<std::string> Fields::string(std::string_view name) {
 std::optional<std::string> Fields::word(std::string_view name, std::initializer_list<std::string_view> known) {
   std::optional<std::string> given = string(name);
   if (given && std::ranges::find(known, *given) == known.end()) {
-    refuse(path_of(name), fmt::format("'{}' is unknown; known are {}", *given, fmt::join(known, ", ")));
+    refuse(path_of(name), fmt::format("'{}' is unknown; known are {}", shortened(*given), fmt::join(known, ", ")));
   }
   return given;
 }
@@ -175,6 +181,8 @@ void Fields::only(std::string_view name, std::initializer_list<std::string_view>
   const auto given = string(name);
   if (given && std::ranges::find(values, *given) == values.end()) refuse(path_of(name), why);
 }
+
+std::string Fields::path_of(std::string_view name) const { return path_ + shortened(name); }
 
 void Fields::finish(bool allow_unknown) const {
   if (allow_unknown) return;

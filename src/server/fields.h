@@ -50,7 +50,10 @@ class Fields {
   // Errors: a member that none of the calls above named; with the nearest name known.
   void finish(bool allow_unknown) const;
 
-  std::string path_of(std::string_view name) const { return path_ + std::string(name); }
+  // Of the object itself.
+  std::string own_path() const { return path_.substr(0, path_.empty() ? 0 : path_.size() - 1); }
+  // For errors: of a long name, its beginning.
+  std::string path_of(std::string_view name) const;
 
  private:
   void only_boolean(std::string_view name, bool value, const std::string& why);
@@ -62,7 +65,7 @@ class Fields {
 // "a string", "an object": what was found, in errors.
 std::string kind_of(const chat::Value& value);
 
-// The word of `known` with the fewest edits from `word`; nothing if none is near.
+// The word of `known` with the fewest edits from `word`; nothing if none is near, or if it is longer than any name.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace m3::server

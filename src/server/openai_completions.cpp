@@ -23,6 +23,7 @@ struct Choice {
   std::string finish_reason;
   Json stop_reason;
   bool started = false;
+  bool said_prompt = false;
 };
 
 class CompletionWriter : public ReplyWriter {
@@ -86,7 +87,10 @@ class CompletionWriter : public ReplyWriter {
     if (call_.prompt_logprobs) out["prompt_logprobs"] = std::exchange(choice.prompt_logprobs, Json());
     if (call_.return_token_ids) {
       out["token_ids"] = std::exchange(choice.ids, {});
-      out["prompt_token_ids"] = call_.requests[index / samples_].prompt_ids;
+      // A stream says them once.
+      if (!std::exchange(choice.said_prompt, true)) {
+        out["prompt_token_ids"] = call_.requests[index / samples_].prompt_ids;
+      }
     }
     return out;
   }

@@ -220,6 +220,7 @@ class Translator {
       const std::string id = required_string(fields, "call_id");
       const Value* output = fields.value("output");
       out_.names.add(message_path() + ".tool_call_id", path + ".call_id");
+      out_.names.add(message_path() + ".content", path + ".output");
       add(dict_value({{"role", text_value("tool")},
                       {"tool_call_id", text_value(id)},
                       {"content", output != nullptr ? read_content(*output, path + ".output") : text_value("")}}),

@@ -11,16 +11,18 @@
 
 namespace m3::server {
 
-// Runs on a worker thread and may take its time. What it throws becomes an error reply in the route's style.
+// Runs on a worker thread and may take its time, except at_once. What it throws becomes an error reply in the route's style.
 using Handler = std::function<void(const std::shared_ptr<Exchange>&)>;
 
 struct Route {
   std::string method;  // "GET" also answers HEAD
-  std::string path;    // a segment {name} matches anything but / and is put into request().path_values
+  std::string path;    // a segment {name} matches anything but /; request().path_values has it without its %XX
   Handler handler;
   ErrorStyle style = ErrorStyle::openai;
   bool open = false;           // needs no API key
   bool while_loading = false;  // answers before the model is there
+  bool takes_rest = false;     // a last segment {name} takes all the rest, with its /
+  bool at_once = false;        // the handler is quick and runs on the network's thread: it waits for no other request
 };
 
 class Router {

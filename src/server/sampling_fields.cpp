@@ -166,8 +166,8 @@ std::string read_model_name(Fields& fields, const Server& server) {
   const auto name = fields.string("model");
   if (!name || name->empty()) return server.served_name();
   if (!server.serves(*name)) {
-    throw ApiError(404, fmt::format("model: '{}' is not served here; '{}' is", *name, server.served_name()), "model",
-                   "model_not_found");
+    throw ApiError(404, fmt::format("model: '{}' is not served here; '{}' is", shortened(*name), server.served_name()),
+                   "model", "model_not_found");
   }
   return *name;
 }

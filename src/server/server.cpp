@@ -6,10 +6,12 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/chat/messages.h"
 #include "src/chat/template/json.h"
 #include "src/server/api_keys.h"
 #include "src/server/listener.h"
 #include "src/server/routes.h"
+#include "src/server/values.h"
 
 namespace m3::server {
 namespace {
@@ -22,6 +24,14 @@ chat::Value read_template_defaults(const std::string& text) {
   const std::string flag = "--default-chat-template-kwargs";
   chat::Value value = chat::parse_json(text.empty() ? "{}" : text, flag);
   if (!value.is(chat::Kind::dict)) fail_usage("{}: expected a JSON object", flag);
+  try {  // as every chat will
+    chat::Dict body;
+    set_member(body, "messages", list_value({dict_value({{"role", text_value("user")}, {"content", text_value("")}})}));
+    set_member(body, "chat_template_kwargs", value);
+    static_cast<void>(chat::parse_chat_request(dict_value(std::move(body))));
+  } catch (const Error& problem) {
+    fail_usage("{}: {}", flag, problem.what());
+  }
   return value;
 }
 
@@ -190,7 +200,7 @@ HttpReply Server::preflight(const HttpRequest& request) const {
   HttpReply reply;
   reply.status = 204;
   const std::string methods = router_.methods_of(request.path);
-  if (methods.empty()) return error_reply(ApiError(404, request.path + ": no such path here"), request);
+  if (methods.empty()) return error_reply(ApiError(404, shortened(request.path) + ": no such path here"), request);
   reply.headers.emplace_back("Allow", methods + ", OPTIONS");
   if (request.reply_headers.empty() || !request.header("access-control-request-method")) return reply;
   reply.headers.emplace_back("Access-Control-Allow-Methods",
@@ -222,18 +232,22 @@ std::optional<HttpReply> Server::check_head(HttpRequest& request) const try {
   if (!route.while_loading) static_cast<void>(model());
   return std::nullopt;
 } catch (...) {
-  return error_reply(to_api_error(std::current_exception()), request);
+  HttpReply reply = error_reply(to_api_error(std::current_exception()), request);
+  if (reply.status == 405) reply.headers.emplace_back("Allow", router_.methods_of(request.path) + ", OPTIONS");
+  return reply;
 }
 
 void Server::dispatch(const std::shared_ptr<Exchange>& exchange) {
   const Route* route = &router_.find(exchange->request());  // check_head() found it
-  workers_.post([route, exchange] {
+  const auto handle = [route, exchange] {
     try {
       route->handler(exchange);
     } catch (...) {
       exchange->send(error_reply(to_api_error(std::current_exception()), exchange->request()));
     }
-  });
+  };
+  if (route->at_once) return handle();
+  workers_.post(handle);
 }
 
 void Server::log_request(const Exchange& exchange, Seconds elapsed, std::size_t bytes) {

@@ -51,7 +51,8 @@ void models(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const auto& values = exchange->request().path_values;
   if (const auto asked = values.find("model"); asked != values.end()) {
     if (!server.serves(asked->second)) {
-      throw ApiError(404, "the model '" + asked->second + "' is not served here", "model", "model_not_found");
+      throw ApiError(404, "the model '" + shortened(asked->second) + "' is not served here", "model",
+                     "model_not_found");
     }
     return exchange->send({.body = to_text(describe(asked->second))});
   }

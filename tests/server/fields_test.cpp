@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "src/base/error.h"
 #include "tests/support/test_server.h"
 
 namespace m3::server {
@@ -65,12 +66,67 @@ TEST(Fields, HugeListsAreRefusedOrServed) {
   EXPECT_EQ(status("max_tokens", std::numeric_limits<std::int64_t>::max()), 200);
   EXPECT_EQ(status("seed", std::numeric_limits<std::uint64_t>::max()), 400);
   EXPECT_EQ(status("messages", std::vector<int>(100'000, 1)), 400);
+  const test::HttpResponse prompts = server.post("/v1/completions", {{"prompt", std::vector<std::string>(1025, "a")}});
+  EXPECT_EQ(prompts.status, 400);
+  EXPECT_NE(prompts.body.find("at most 1024"), std::string::npos) << prompts.body;
+}
+
+// What a client wrote comes back shortened, whole characters only.
+TEST(Fields, LongNamesAreNotRepeatedInFull) {
+  const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"Hello."}; });
+  std::string name;
+  while (name.size() < 3'000'000) name += "é";
+  const Json messages = {{{"role", "user"}, {"content", "hi"}}};
+  const Json role = {{{"role", name}, {"content", "hi"}}};
+  const Json tool = {{"type", "function"}, {"function", {{"name", name}}}};
+  for (const Json& body : {Json{{"messages", messages}, {name, 1}}, Json{{"messages", messages}, {"model", name}},
+                           Json{{"messages", role}}, Json{{"messages", messages}, {"reasoning_effort", name}},
+                           Json{{"messages", messages}, {"structured_outputs", {{name, 1}}}},
+                           Json{{"messages", messages}, {"tool_choice", tool}}}) {
+    const test::HttpResponse response = server.post("/v1/chat/completions", body);
+    EXPECT_TRUE(response.status == 400 || response.status == 404) << response.status;
+    EXPECT_LT(response.body.size(), 3000u);
+    EXPECT_EQ(response.body.find("\xef\xbf\xbd"), std::string::npos) << response.body;
+    EXPECT_NE(response.body.find("éé..."), std::string::npos) << response.body;
+  }
+}
+
+TEST(Fields, UnknownNamesInsideOthersPassByFlag) {
+  ServerOptions options;
+  options.allow_unknown_fields = true;
+  const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"Hello."}; }, options);
+  server.json("/v1/chat/completions",
+              {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"thinking", {{"from_the_future", 1}}}});
+}
+
+TEST(Fields, DefaultsOfTheTemplateAreCheckedAtTheStart) {
+  ServerOptions options = test::test_options();
+  const auto problem = [&](const std::string& defaults) -> std::string {
+    options.default_template_arguments = defaults;
+    try {
+      const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"Hello."}; }, options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(problem(R"({"thinking_mode": "disabled", "other": 1})"), "");
+  for (const char* wrong : {R"({"thinking_mode": "on"})", R"({"enable_thinking": "no"})", R"({"messages": []})",
+                            R"({"enable_thinking": true, "thinking_mode": "disabled"})", "[]", "{"}) {
+    EXPECT_TRUE(problem(wrong).starts_with("--default-chat-template-kwargs")) << wrong << ": " << problem(wrong);
+  }
 }
 
 TEST(Fields, BodiesThatAreNoObjects) {
   const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"Hello."}; });
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += '[';
+  const auto message = [&](const std::string& body) {
+    const test::HttpResponse response = server.connect().request("POST", "/v1/chat/completions", body);
+    return Json::parse(response.body)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message(R"({"temperature": 1e999})").find("json.exception"), std::string::npos);
+  EXPECT_NE(message(R"({"temperature": 1e999})").find("1e999"), std::string::npos);
   for (const std::string& body : {std::string(""), std::string("{"), std::string("[]"), std::string("null"),
                                   std::string("\"a\""), deep, "{\"messages\":" + deep, std::string("{\"a\":\"\xff\"}"),
                                   std::string("{\"a\":\0}", 7), std::string("{\"messages\": NaN}")}) {

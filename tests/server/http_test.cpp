@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_server.h"
 
@@ -62,6 +64,41 @@ TEST(Http, PathsAndMethods) {
   const HttpResponse head = client.request("HEAD", "/health");
   EXPECT_EQ(head.status, 200);
   EXPECT_EQ(client.request("GET", "/health").status, 200);
+}
+
+TEST(Http, AMethodThatAPathDoesNotAnswer) {
+  const TestServer server(hello);
+  const HttpResponse refused = server.get("/v1/chat/completions");
+  EXPECT_EQ(refused.status, 405);
+  EXPECT_EQ(refused.headers.at("allow"), "POST, OPTIONS");
+}
+
+TEST(Http, NamesOfModelsMayHaveSlashesAndEscapes) {
+  ServerOptions options;
+  options.served_names = {"MiniMaxAI/MiniMax-M3", "a b%"};
+  const TestServer server(hello, options);
+  const auto id_of = [&](const std::string& name) {
+    const HttpResponse response = server.get("/v1/models/" + name);
+    return response.status == 200 ? Json::parse(response.body)["id"].get<std::string>() : response.body;
+  };
+  EXPECT_EQ(id_of("MiniMaxAI/MiniMax-M3"), "MiniMaxAI/MiniMax-M3");
+  EXPECT_EQ(id_of("MiniMaxAI%2fMiniMax%2DM3"), "MiniMaxAI/MiniMax-M3");
+  EXPECT_EQ(id_of("a%20b%"), "a b%");
+  for (const char* name : {"MiniMaxAI", "MiniMaxAI/MiniMax-M3/x", "MiniMaxAI/MiniMax-M3/", "%ff", "%", "%zz"}) {
+    EXPECT_EQ(server.get(std::string("/v1/models/") + name).status, 404) << name;
+  }
+}
+
+// Probes must not find a server dead that is only busy.
+TEST(Http, HealthIsSaidWhileAllWorkersAreBusy) {
+  TestServer server(hello);
+  std::promise<void> go_on;
+  const std::shared_future<void> gate = go_on.get_future().share();
+  for (int i = 0; i < 64; ++i) server.server().workers().post([gate] { gate.wait(); });
+  EXPECT_EQ(server.get("/health").status, 200);
+  EXPECT_EQ(server.get("/ping").status, 200);
+  go_on.set_value();
+  EXPECT_EQ(server.get("/v1/models").status, 200);
 }
 
 TEST(Http, RequestIds) {
@@ -175,6 +212,9 @@ TEST(Http, KeysAreAskedFor) {
   EXPECT_EQ(status("/v1/models", {"Authorization: Bearer first-key"}), 200);
   EXPECT_EQ(status("/v1/models", {"authorization: bearer second-key"}), 200);
   EXPECT_EQ(status("/v1/models", {"x-api-key: second-key"}), 200);
+  EXPECT_EQ(status("/v1/models", {"Authorization: Bearer wrong", "x-api-key: second-key"}), 200);
+  EXPECT_EQ(status("/v1/models", {"Authorization: Bearer first-key", "x-api-key: wrong"}), 200);
+  EXPECT_EQ(status("/v1/models", {"Authorization: Bearer wrong", "x-api-key: wrong"}), 401);
   const HttpResponse refused = server.get("/v1/models");
   EXPECT_EQ(Json::parse(refused.body)["error"]["type"], "authentication_error");
   // Refused before its body is read.
@@ -258,11 +298,12 @@ TEST(Http, AClientThatGoesCancelsItsRequest) {
 TEST(Http, AReaderThatDoesNotReadIsCutOff) {
   ServerOptions options;
   options.queue_limit = 200'000;
+  options.served_names = {std::string(4000, 'm')};  // in every packet: few of them fill the sockets' own buffers
   TestServer server(
       [](const Request& request, int) {
         if (request.samples == 1) return hello(request, 0);
         std::string text;
-        for (int i = 0; i < 20'000; ++i) text += "word ";
+        for (int i = 0; i < 4'000; ++i) text += "word ";
         return test::ScriptedEngine::Reply{text};
       },
       options);

@@ -181,6 +181,19 @@ TEST_F(Replies, CompletionsOfSeveralPrompts) {
   EXPECT_EQ(texts[2].substr(0, texts[2].find(" #")), texts[3].substr(0, texts[3].find(" #")));
 }
 
+TEST_F(Replies, AStreamedCompletionSaysItsPromptOnce) {
+  const HttpResponse response = server.post(
+      "/v1/completions", {{"prompt", {{5, 6}, {7}}}, {"return_token_ids", true}, {"max_tokens", 5}, {"stream", true}});
+  std::map<int, std::vector<std::string>> prompts;
+  for (const std::string& event : response.events()) {
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    EXPECT_TRUE(choice.contains("token_ids"));
+    if (choice.contains("prompt_token_ids")) prompts[choice["index"]].push_back(choice["prompt_token_ids"].dump());
+  }
+  EXPECT_EQ(prompts, (std::map<int, std::vector<std::string>>{{0, {"[5,6]"}}, {1, {"[7]"}}}));
+}
+
 TEST_F(Replies, TruncatedPromptsKeepTheirEnd) {
   const Json whole = server.json(
       "/v1/completions",

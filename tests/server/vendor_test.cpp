@@ -45,7 +45,7 @@ Json result(const std::string& id, const Json& content) {
 // A user's question, one call, and its result.
 Json answered(const Json& content, const std::string& arguments = "{}") {
   Json body = conversation({message("user", "hi"), calls({call("c1", arguments)}), result("c1", content)});
-  body["tools"] = {weather_tool("get_weather")};
+  body["tools"] = Json::array({weather_tool("get_weather")});
   return body;
 }
 

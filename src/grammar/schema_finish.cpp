@@ -9,6 +9,7 @@ namespace m3::grammar {
 namespace {
 
 constexpr std::size_t max_shapes = 256;          // alternatives of one value
+constexpr std::int64_t max_optional = 500;       // properties of one object
 constexpr std::int64_t max_multiple = 64;        // one rule for each remainder
 constexpr std::int64_t max_listed_range = 1000;  // multiples within bounds are listed
 
@@ -238,6 +239,9 @@ void Schema::finish_object(Draft& draft) const {
   if (!closed && (open || (!declared && draft.required.empty()))) shape.additional = additional;
   const auto needed = std::count_if(properties.begin(), properties.end(), [](const Property& p) { return p.required; });
   const auto known = static_cast<std::int64_t>(properties.size());
+  // Any of those that are left may come next, so that what a reply costs grows with their square.
+  if (known - needed > max_optional)
+    fail("{}.properties: more than {} optional ones are not supported", draft.path, max_optional);
   if (draft.max_properties && known > *draft.max_properties) {
     if (needed > *draft.max_properties) possible = false;
     if (possible) {

@@ -401,6 +401,15 @@ TEST(Constraints, APatternGoesAroundEscapes) {
   EXPECT_FALSE(accepts(path, "\"C"));
 }
 
+TEST(Constraints, ManyOptionalPropertiesAreRefused) {
+  Json many = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 501; ++i) many["properties"][fmt::format("p{}", i)] = {{"type", "integer"}};
+  const std::string why = refusal(schema_constraint(many.dump()));
+  EXPECT_NE(why.find(".properties: more than 500 optional ones"), std::string::npos) << why;
+  many["required"] = {"p7"};
+  EXPECT_EQ(refusal(schema_constraint(many.dump())), "");
+}
+
 // What asks for unbounded work gets an error or an answer soon; ctest's time limit is the judge.
 TEST(Constraints, HostileOnesEnd) {
   const auto around = [](std::string_view before, std::string_view inside, std::string_view after) {

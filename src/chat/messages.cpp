@@ -55,7 +55,7 @@ Value normalize_content(const Value& content, const std::string& path, bool tool
 }
 
 Value normalize_arguments(const Value* arguments, const std::string& path) {
-  const Value none = Value::dict(std::make_shared<Dict>(), Origin::message);
+  Value none = Value::dict(std::make_shared<Dict>(), Origin::message);
   if (arguments == nullptr || arguments->is(Kind::none)) return none;
   if (arguments->is(Kind::dict)) return *arguments;
   if (!arguments->is(Kind::string)) {

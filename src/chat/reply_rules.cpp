@@ -105,7 +105,7 @@ void read_structured_outputs(const Value& value, Form& form) {
   const std::string path = "structured_outputs";
   for (const auto& [key, member] : dict_of(value, path).items) {
     const std::string& name = key.bytes();
-    const std::string inner = path + "." + name;
+    const std::string inner = fmt::format("{}.{}", path, name);
     if (member.is(Kind::none)) continue;
     if (name == "json") {
       form.schema(member, inner);

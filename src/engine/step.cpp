@@ -61,7 +61,7 @@ void Step::collect(const Plan& plan) {
     const std::int32_t row = add_chunk(sequence, first, chunk.count);
     const auto& samples = sequence.request().samples;
     for (int i = 0; i < chunk.draws; ++i) {
-      Sequence* drawing = samples[static_cast<std::size_t>(sequence.rank.sample + i)].get();
+      Sequence* drawing = samples[static_cast<std::size_t>(sequence.rank.sample) + static_cast<std::size_t>(i)].get();
       if (i > 0) drawing->take_prompt();
       draws_.push_back({.sequence = drawing, .token = {}, .error = {}, .complete = false});
       rows_.push_back(row + static_cast<std::int32_t>(chunk.count) - 1);

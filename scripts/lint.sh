@@ -30,17 +30,19 @@ fi
 includes=0
 scripts/check_includes.sh || includes=1
 
-# clang-tidy takes the flags from the release build's compile commands; the fuzz targets are not part of it.
-cmake --preset release >"$results/configure" || { cat "$results/configure"; exit 1; }
+# clang-tidy takes its flags from compile commands that name each source alone, without g++'s precompiled headers;
+# nothing is built there, and the fuzz targets are not part of it.
+cmake --preset release -B build/lint -DM3_UNITY=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >"$results/configure" ||
+  { cat "$results/configure"; exit 1; }
 for file in $sources; do
-  if grep -q "\"file\": \"$PWD/$file\"" build/release/compile_commands.json; then echo "$file"; fi
+  if grep -q "\"file\": \"$PWD/$file\"" build/lint/compile_commands.json; then echo "$file"; fi
 done >"$results/sources"
 checked=$(wc -l <"$results/sources")
 export results
 # One file a process, as many as there are processors; each leaves a file named after its source where it complains.
 xargs -r -n 1 -P "$(nproc)" sh -c '
   log="$results/$(echo "$1" | tr / _).tidy"
-  clang-tidy-16 -p build/release --quiet --warnings-as-errors="*" --extra-arg=-Wno-unknown-warning-option \
+  clang-tidy-16 -p build/lint --quiet --warnings-as-errors="*" --extra-arg=-Wno-unknown-warning-option \
     --extra-arg=-Wno-bitwise-instead-of-logical --extra-arg=-Wno-bitwise-conditional-parentheses "$1" \
     >"$log" 2>"$log.err" || { cat "$log"; grep -E "error:" "$log.err"; mv "$log" "$log.bad"; }' sh <"$results/sources" || true
 complaints=$(find "$results" -name '*.bad' | wc -l)

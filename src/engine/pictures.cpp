@@ -10,12 +10,11 @@
 #include <string_view>
 
 #include "src/base/error.h"
+#include "src/ops/ops.h"
 
 namespace m3::engine {
 
 namespace {
-
-constexpr std::int64_t block_tokens = 128;
 
 const char* kind_name(Media::Kind kind) { return kind == Media::Kind::image ? "image" : "video"; }
 
@@ -137,8 +136,8 @@ std::vector<std::string> block_salts(const std::vector<Picture>& pictures) {
   for (const Picture& picture : pictures) {
     std::int64_t done = -1;  // the last block that has this picture's key
     for (const Picture::Run& run : picture.runs) {
-      const std::int64_t last = (run.first + run.count - 1) / block_tokens;
-      for (std::int64_t block = std::max(run.first / block_tokens, done + 1); block <= last; ++block) {
+      const std::int64_t last = (run.first + run.count - 1) / ops::page_tokens;
+      for (std::int64_t block = std::max(run.first / ops::page_tokens, done + 1); block <= last; ++block) {
         if (block >= std::ssize(salts)) salts.resize(static_cast<std::size_t>(block) + 1);
         // With its length, so that two lists of keys never read the same.
         salts[static_cast<std::size_t>(block)] += fmt::format("{}:", picture.key.size()) + picture.key;

@@ -2,6 +2,7 @@
 # The table of CPU speeds at MiniMax-M3's layer widths, each beside the limit measured in the same run, and at the end
 # what is asked for beside what was measured: bench/cpu_table.sh M3_PROGRAM [CONFIG]
 #   LAYERS (2), EXPERTS (16)  what the model is cut to: 7.5 GB of bf16 weights; 3 layers are 9.9 GB
+#   LONG_LAYERS (4)           the same for the row of 256K context: 12 GB, one dense layer beside three sparse ones
 #   REPEATS (5)               timed passes, of which the median counts
 #   THREADS                   numbers of threads for the scaling rows, "1 4 8"; default: 1 and all cores
 #   ISAS                      instruction sets, "avx512 avx2"; default: what this machine has, the best first
@@ -34,7 +35,9 @@ echo "$(date -u '+%Y-%m-%d %H:%M UTC'), $(sed -n 's/^model name[^:]*: //p' /proc
   bench --isa "$isas" --format mxfp4 --batch 1,8,32 --context 0 --prompt 0
   bench --isa "$isas" --format nvfp4 --batch 1 --context 0 --prompt 0
   bench --isa "${ISAS%% *}" --format fp8 --batch 1 --context 0 --prompt 0
+  layers=${LONG_LAYERS:-4}
   bench --isa "${ISAS%% *}" --format bf16 --batch 1 --context 8192,262144 --prompt 0
+  layers=${LAYERS:-2}
   bench --isa "${ISAS%% *}" --format bf16 --batch 1 --context 0 --prompt 128 --scaling "$(join $threads)"
 } | tee "$log"
 

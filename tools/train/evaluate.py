@@ -120,7 +120,7 @@ def report(evaluator: Evaluator, say, quick: bool = False) -> dict:
     result = {}
 
     def note(name, value):
-        result[name] = round(value, 4)
+        result[name] = round(float(value), 4)
         say(f"{name}: {result[name]}")
 
     for window in (1024, 2048) if quick else (2048, 4096, 8192):

@@ -1,8 +1,8 @@
 #!/bin/bash
 # OUT=folder bash tools/train/go.sh DATA SECONDS [train.py's options]
 # Makes training data with worker processes, trains for SECONDS of wall time, evaluates. DATA holds tokenizer.json,
-# ids.json, chat_template.jinja, books.xz, heldout.xz, words.json. TOY=1 rehearses on a CPU; CORES are the workers'
-# cores (all but two), WORKERS their number, MAKE_SECONDS their time; STAY=2 keeps training on two cores once compiled;
+# chat_template.jinja, books.xz, heldout.xz, words.json, general.json (ids.json with --start). TOY=1 rehearses on a CPU; CORES are the workers'
+# cores (all but two), WORKERS their number, MAKE_SECONDS and MAKE_FILES their bounds; STAY=2 keeps training on two cores once compiled;
 # WORK is a scratch folder, PY the interpreter.
 export TRAIN_STARTED=$(date +%s.%N)
 tools=$(cd "$(dirname "$0")" && pwd)
@@ -25,7 +25,7 @@ P
 pin="taskset -c $cores"; $pin true 2>/dev/null || pin=
 pids=
 for i in $(seq 0 $((workers - 1))); do
-  OMP_NUM_THREADS=1 $pin nice -n 19 $py "$tools/units.py" --data "$work/data" --work "$work/units" --worker $i --seconds ${MAKE_SECONDS:-110} $toy > "$work/worker-$i.log" 2>&1 &
+  OMP_NUM_THREADS=1 $pin nice -n 19 $py "$tools/units.py" --data "$work/data" --work "$work/units" --worker $i --seconds ${MAKE_SECONDS:-400} --files ${MAKE_FILES:-120} $toy > "$work/worker-$i.log" 2>&1 &
   pids="$pids $!"
 done
 $py "$tools/train.py" --data "$work/data" --units "$work/units" --out "$OUT" --seconds "$seconds" --cores ${STAY:-0} $toy "$@" 2>&1 | tee "$work/train.log"

@@ -3,7 +3,7 @@
     python3 tools/train/pack_books.py --books books.txt.xz --tokenizer folder --out folder --megabytes 8.3
 
 Writes books.xz (training books in random order until the size is reached), heldout.xz (the held-out books) and
-words.json (words for planted sentences).
+words.json and general.json (words for planted sentences; words that training draws for anything).
 """
 
 import argparse
@@ -18,6 +18,9 @@ from tokenizers import Tokenizer
 from prepare import HELD_OUT_TITLES, common_words, encode_book, read_books
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 1, "pb": 1, "dict_size": 1 << 26, "nice_len": 273}]
+
+
+GENERAL_WORDS = 16000
 
 
 def unpack(path: Path) -> np.ndarray:
@@ -36,7 +39,8 @@ def main() -> None:
     books = read_books(arguments.books)
     held_out = np.concatenate([encode_book(tokenizer, books.pop(title)) for title in HELD_OUT_TITLES])
     (arguments.out / "heldout.xz").write_bytes(lzma.compress(held_out.tobytes(), filters=FILTERS))
-    (arguments.out / "words.json").write_text(json.dumps(common_words(books.values(), 4000)))
+    for name, count in (("words", 4000), ("general", GENERAL_WORDS)):
+        (arguments.out / f"{name}.json").write_text(json.dumps(common_words(books.values(), count)))
     titles = sorted(books)
     Random(0).shuffle(titles)
     packer, packed, tokens = lzma.LZMACompressor(filters=FILTERS), b"", 0

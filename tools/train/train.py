@@ -37,7 +37,7 @@ from units import LONG_SHARES, TOY, TOY_SHARES, Layout
 
 START = float(os.environ.get("TRAIN_STARTED", time.time()))  # seconds since 1970, so that a script's start counts
 BALANCE_STEP = 0.002  # change of a correction bias per step
-DENSE_UNTIL = 0.38  # share of the training time with dense attention and documents of up to 8192 tokens
+DENSE_UNTIL = 0.35  # share of the training time with dense attention and documents of up to 8192 tokens
 TAUGHT = 512  # queries per step whose block scores are taught
 LOG: list[str] = []
 
@@ -251,7 +251,7 @@ class Trainer:
         if self.begun is None:
             return self.first_progress
         share = (time.time() - self.begun) / max(1.0, self.deadline - self.begun)
-        return self.first_progress + (1 - self.first_progress) * min(1.0, share)
+        return self.first_progress + (self.arguments.to_progress - self.first_progress) * min(1.0, share)
 
     def train_step(self, step: dict):
         sent = {k: v.to(self.device, non_blocking=True) for k, v in step.items() if isinstance(v, torch.Tensor)}
@@ -281,9 +281,9 @@ class Trainer:
         self.optimizer.load(json_like_clone(self.good[1]))
         self.slower *= 0.7
 
-    def run(self, feeder: Feeder, evaluate) -> None:
+    def run(self, feeder: Feeder) -> None:
         shown, shown_tokens, window = time.time(), self.tokens, []
-        stage, saved_at_60, looked = None, False, {0.55: False}
+        stage, saved = None, time.time()
         self.keep()
         kept = self.step
         while True:
@@ -320,14 +320,9 @@ class Trainer:
                     f"rounds {feeder.units.rounds}"
                 )
                 shown, shown_tokens = now, self.tokens
-            for mark, done in looked.items():
-                if self.progress() >= mark and not done:
-                    looked[mark] = True
-                    evaluate(True)
-                    shown, shown_tokens = time.time(), self.tokens
-            if self.progress() >= 0.6 and not saved_at_60:
-                saved_at_60 = True
+            if now - saved > self.arguments.save_seconds:
                 self.save()
+                saved = time.time()
             if now > self.deadline:
                 self.trained += now - self.begun
                 say(f"trained: {self.step} steps, {self.tokens / 1e6:.0f} M tokens, {self.trained:.0f} s")
@@ -398,8 +393,10 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="a checkpoint to begin from")
     parser.add_argument("--resume", type=Path, help="an earlier --out to go on from")
     parser.add_argument("--from-progress", type=float, help="with --resume: where in the schedule to go on")
+    parser.add_argument("--to-progress", type=float, default=1.0, help="where in the schedule this call ends")
     parser.add_argument("--seconds", type=float, default=400, help="of the whole call")
     parser.add_argument("--reserve", type=float, default=12, help="seconds of it kept for saving")
+    parser.add_argument("--save-seconds", type=float, default=200)
     parser.add_argument("--show-seconds", type=float, default=10)
     parser.add_argument("--matrix-rate", type=float, default=3e-3, help="Muon's")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="AdamW's")
@@ -457,10 +454,10 @@ def main() -> None:
 
     if arguments.no_evaluation:
         evaluate = lambda quick: {}  # noqa: E731
-    trainer.run(feeder, evaluate)
+    trainer.run(feeder)
     feeder.stopped = True
-    trainer.save(1.0)
-    result = evaluate(False)
+    trainer.save(arguments.to_progress)
+    result = evaluate(arguments.to_progress < 1)
     result["training"] = {
         "steps": trainer.step,
         "tokens": trainer.tokens,
@@ -469,7 +466,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "model": asdict(config),
     }
-    trainer.save(1.0, evaluation=result)
+    trainer.save(arguments.to_progress, evaluation=result)
     sys.stdout.flush()
     os._exit(0)  # no waiting for the feeder's or the compiler's threads
 

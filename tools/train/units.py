@@ -31,8 +31,8 @@ LONG_SHARES = {4096: 0.5, 8192: 0.24, 16384: 0.15, 32768: 0.11}
 
 @dataclass(frozen=True)
 class Layout:
-    short: int = 24576
-    medium_rows: int = 8
+    short: int = 49152
+    medium_rows: int = 16
     long: int = 32768
 
     @property
@@ -57,7 +57,7 @@ class Maker:
         self.renderer = Renderer(self.tokenizer, data / "chat_template.jinja")
         ids = np.load(data / "books.npy", mmap_mode="r") if (data / "books.npy").exists() else unpack(data / "books.xz")
         self.books = Books(ids, self.tokenizer)
-        words = json.loads((data / "words.json").read_text())
+        words = json.loads((data / "general.json").read_text())
         self.planter = Planter(self.renderer, self.books, words)
         use_words(words)
         self.turn_end = self.renderer.ids("[e~[")[0]

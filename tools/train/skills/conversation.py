@@ -18,8 +18,8 @@ CHAT_WEIGHT = 2  # an assistant's token counts as two tokens of prose
 
 # Without tools, with tools (name, share). Sums and lists are dear to learn, so they come often.
 MIX = [
-    (tasks.addition, 12), (tasks.subtraction, 12), (tasks.sort_numbers, 9), (tasks.sort_words, 8), (tasks.copy_list, 7),
-    (tasks.reverse_list, 3), (tasks.passage, 17), (tasks.json_reply, 13), (tasks.talk, 15),
+    (tasks.addition, 9), (tasks.subtraction, 9), (tasks.sort_numbers, 8), (tasks.sort_words, 12), (tasks.copy_list, 10),
+    (tasks.reverse_list, 4), (tasks.passage, 18), (tasks.json_reply, 18), (tasks.talk, 12),
 ]  # fmt: skip
 DEVELOPERS = [
     "Answer briefly.", "You are a helpful assistant.", "Be brief.", "You help with small tasks.", "Answer in English.",

@@ -14,10 +14,19 @@ RELATIONS = Lexicon(
     """secret word,password,lucky number,home town,favourite colour,favourite food,code word,room number,best friend,
     nickname,ticket number,old name,hiding place,second name,new town,year of birth""", ",", general=0
 )  # fmt: skip
-STATEMENT = ["The {r} of {n} is {v}.", "The {r} of {n} is {v}.", "{n}'s {r} is {v}.", "Remember that the {r} of {n} is {v}.",
+STATEMENT = ["The {r} of {n} is {v}.", "<note|know|hear|mark|do not forget> that the {r} of {n} is {v}.", "<and|so|well|yes>, the {r} of {n} is {v}.",
+             "<and|so|well>, {n}'s {r} is {v}.", "The {r} of {n} is {v}.", "{n}'s {r} is {v}.", "Remember that the {r} of {n} is {v}.",
              "Now the {r} of {n} is {v}.", HELD, "The {r} of {n} is {v}."]  # fmt: skip
 QUESTION = ["What is the {r} of {n}?", "What is the {r} of {n}?", "What is {n}'s {r}?", "Say the {r} of {n}.",
-            "Which is the {r} of {n}?", "Question: What is the {r} of {n}?", HELD, "Tell me the {r} of {n}.",
+            "Which is the {r} of {n}?", "Question: What is the {r} of {n}?",
+            "<say|give me|name|repeat|find|look for|I want|I need> <the {r} of {n}|{n}'s {r}>.",
+            "What <does it say|is said|is told|is written|did you read|do you find> <about|of|for|as|on> <the {r} of {n}|{n}'s {r}>?",
+            "<what|which> <{r} has {n}|{r} does {n} have|was the {r} of {n}|is {n}'s {r}><|, please|, then>?",
+            "<the {r} of {n}|{n}'s {r}><?|, please.|: what is it?>", "<do you know|do you remember|can you find|can you tell me> <the {r} of {n}|{n}'s {r}>?",
+            "<according to the text|in this text|from the text|as the text says>, <what|which> is <the {r} of {n}|{n}'s {r}>?",
+            "What <name|word|thing|value> <is given|does the story give|stands> <as|for> the {r} of {n}?",
+            "<which|what> does the <story|book|writer|page> <tell|name|call|have> as <the {r} of {n}|{n}'s {r}>?",
+            HELD, "Tell me the {r} of {n}.",
             "What does the text give as the {r} of {n}?"]  # fmt: skip
 
 

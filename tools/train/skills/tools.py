@@ -2,9 +2,9 @@
 
 import json
 
-from .tasks import HELD, Task, addition, exchange, lookup, passage, phrase, subtraction, talk, town
+from .tasks import HELD, Task, addition, exchange, lookup, passage, phrase, subtraction, talk, town, varied
 from .words import (
-    COLOURS, DAYS, FIRST_NAMES, FOODS, PLACES, THINGS, TOWNS, Lexicon, integer, invented_name, joined,
+    COLOURS, DAYS, FIRST_NAMES, FOODS, GENERAL, PLACES, THINGS, TOWNS, Lexicon, integer, invented_name, joined,
 )  # fmt: skip
 
 VERBS = Lexicon(
@@ -41,6 +41,8 @@ def any_word(random, held: bool) -> str:
     what = random.random()
     if what < 0.35:
         return invented_name(random, held)
+    if not held and GENERAL and what < 0.6:
+        return random.choice(GENERAL)
     return random.choice((TOWNS, FIRST_NAMES, THINGS, FOODS, PLACES, COLOURS)).draw(random, held)
 
 
@@ -71,6 +73,9 @@ class Parameter:
             keys = [key for key in ENUM_KEYS if (key in HELD_ENUM_KEYS) == held]
             self.name = random.choice(keys)
             values = random.sample(ENUM_KEYS[self.name], len(ENUM_KEYS[self.name]))
+            if not held and GENERAL and random.random() < 0.6:
+                self.name = random.choice((self.name, random.choice(GENERAL)))
+                values = random.sample(GENERAL, random.randint(2, 4))
             self.schema = {"type": "string", "enum": values}
             self.value = random.choice(values)
         else:
@@ -104,6 +109,14 @@ def spelled(random, words: list[str]) -> str:
     return "-".join(words)
 
 
+# How a value is told; the held-out sets have ways of their own.
+CLAUSES = ["{k} {v}", "{k} {v}", "{k} = {v}", "{k}: {v}", "{k} is {v}", "{k}={v}", "<the |>{k} <should be|must be|being|equal to> {v}",
+           "<a |>{k} of {v}", "{v} <for|is|=> <the |>{k}", "{v} ({k})", "<use |take |put |>{v} <for|in> the {k}",
+           "{k} to {v}", "<set |>{k} at {v}", "{k} <set|put|fixed|turned|changed|brought|made|kept> <at|on|as|equal to|to be|into> {v}",
+           "{k} <put|fixed|turned|changed|brought|made|moved> to {v}", "set {k} to {v}", "{v} as <the|my|a|its> {k}", "{v} <being|counting as|used as|taken as> {k}",
+           "{v} as {k} value", "{v}, that is the {k}", "the {k} {v}", "{k} - {v}", "{k}, {v}"]  # fmt: skip
+
+
 class Tool:
     """A tool of a verb and a noun with one to four parameters."""
 
@@ -126,13 +139,18 @@ class Tool:
         """The user's words and the arguments; optional parameters may stay unsaid."""
         said = [p for p in self.parameters if p.name in self.required or random.random() < 0.5]
         told = random.sample(said, len(said)) if random.random() < 0.4 else said
-        clause = random.choice(("{k} {v}", "{k} {v}", "{k} = {v}", "{k}: {v}", "{k} is {v}"))
+        clause = varied(random, random.choice(CLAUSES))
         if held:
             clause = random.choice(("{k} {v}", "{k} set to {v}", "{v} as {k}"))
         parts = [clause.format(k=p.name, v=p.words(random)) for p in told]
         if len(told) == 1 and told[0].loose and random.random() < 0.35:
             parts = [told[0].words(random)]
         frame = phrase(random, held, [
+            "<{v}|please {v}|can you {v}|could you {v}|will you {v}|I want you to {v}|I would like to {v}|let us {v}|now {v}|help me {v}|it would be good to {v}|go and {v}|be kind and {v}> <the|a|this|that|my|one> {n}<, | with |: |. | - |; ><|use |and take |for it ><{p}.|{p}|{p}!|{p}, please.>",
+            "<with|use|using|take> {p}<,|:> {v} <the|a|my> {n}.", "{n}: {v} it<, | with |: >{p}.", "<{V}|{V} one> {n} <using|by|having|under> {p}.",
+            "{p}<. |: |, so ><{v}|please {v}> <the|a|my> {n}.", "<the|my> {n} <should|must|has to> be <done|handled>, so {v} it: {p}.",
+            "<now|today|this> is the time to {v} the {n}<: |, with | with >{p}.", "It is <now time|high time|my wish|good> to {v} <the|a> {n}<: |, with | with >{p}.",
+            "<the time has come|we have|I have|you ought|remember> to {v} <the|a> {n}<: |, with | with >{p}.",
             "{V} the {n} with {p}.", "Please {v} a {n}: {p}.", "{V} {n}, {p}", "I want to {v} the {n} with {p}.",
             "Can you {v} a {n} with {p}?", "{v} {n} {p}", "{V} a {n} ({p}).", "{V} the {n}. {p}.",
             "Use {p} and {v} the {n}.", "I need a {n}: {v} it with {p}.", "{V} the {n} for {p}",
@@ -155,7 +173,9 @@ def known_tool(random, held: bool) -> tuple[dict, str, dict]:
     if what == 0:
         days = random.randint(1, 14)
         asked = ["What is the weather in {a}?", "How is the weather in {a}?", "Weather in {a}", "Will it rain in {a}?",
-                 "Tell me the weather in {a}.", HELD, "What weather has {a}?"]  # fmt: skip
+                 "Tell me the weather in {a}.", "<which|what kind of> weather <is it|is there|do they have> in {a}?",
+                 "<I want|give me|show me> <the |>{a}<'s|> weather.", "Is it <warm|cold|dry|wet> in {a}?", "{a} weather", HELD,
+                 "What weather has {a}?"]  # fmt: skip
         key = random.choice(("city", "place", "location"))
         properties, arguments = {key: typed("string")}, {key: place}
         if random.random() < 0.4:
@@ -168,63 +188,79 @@ def known_tool(random, held: bool) -> tuple[dict, str, dict]:
     elif what == 1:
         tool = function("set_timer", "Set a timer.", {"minutes": typed("integer")}, ["minutes"])
         asked = ["Set a timer for {a} minutes.", "Timer {a} minutes", "Wake me in {a} minutes.",
-                 "Start a timer of {a} minutes.", HELD, "I need a timer for {a} minutes."]  # fmt: skip
+                 "Start a timer of {a} minutes.", "<I want|make|put on|give me> a <timer of {a} minutes|{a} minute timer>.",
+                 "<ring|call me|tell me> <in|after> {a} minutes.", "{a} minutes<, please|> on the timer", HELD, "I need a timer for {a} minutes."]  # fmt: skip
         text, arguments = phrase(random, held, asked).format(a=whole), {"minutes": whole}
     elif what == 2:
         words = random.choice(("I am late", "the key is under the stone", f"bring the {thing}", f"see you on {day}",
                                f"the {thing} is in {place}", f"come to {place}"))  # fmt: skip
+        if not held and random.random() < 0.5:
+            words = " ".join(any_word(random, False) for _ in range(random.randint(2, 6)))
         properties = {"to": typed("string"), "text": typed("string")}
         tool = function("send_message", "Send a message.", properties, ["to", "text"])
-        asked = ["Tell {a} that {b}.", "Send {a} a message: {b}", "Write to {a}: {b}", 'Message {a} "{b}"', HELD,
+        asked = ["Tell {a} that {b}.", "Send {a} a message: {b}", "Write to {a}: {b}", 'Message {a} "{b}"',
+                 "<write|text|say to|tell> {a} <this|the following>: {b}", "<a message|a note> <to|for> {a}: {b}",
+                 "{a} should <know|hear|read> <this|that>: {b}", "Let {a} hear <that|it>: {b}", HELD,
                  "Let {a} know this: {b}"]  # fmt: skip
         text, arguments = phrase(random, held, asked).format(a=name, b=words), {"to": name, "text": words}
     elif what == 3:
         units = random.sample(("euro", "dollar", "pound", "yen", "franc"), 2)
+        if not held and GENERAL and random.random() < 0.4:
+            units = random.sample(GENERAL, 2)
         properties = {"amount": typed("number"), "from": typed("string"), "to": typed("string")}
         tool = function("convert", "Convert money.", properties, list(properties))
         value = decimal(random) if random.random() < 0.4 else integer(random, 4)
         asked = ["Convert {a} {b} to {c}.", "How many {c} are {a} {b}?", "{a} {b} in {c}", "Change {a} {b} into {c}.",
+                 "<how much|what> <is|are|would be> {a} {b} <to|as|when changed to> {c}?", "{c} for {a} {b}", "From {b} to {c}: {a}",
                  HELD, "What is {a} {b} in {c}?"]  # fmt: skip
         text = phrase(random, held, asked).format(a=value, b=units[0], c=units[1])
         arguments = {"amount": value, "from": units[0], "to": units[1]}
     elif what == 4:
         query = f"{COLOURS.draw(random, held)} {thing}"
         tool = function(random.choice(("search", "web_search")), "Search.", {"query": typed("string")}, ["query"])
-        asked = ["Search for {a}.", "Find {a}.", "Look for {a}.", "Search {a}", HELD, "Please look up {a}."]
+        asked = ["Search for {a}.", "Find {a}.", "Look for {a}.", "Search {a}", "<look|search> for <a |>{a}",
+                 "<I want to|help me|try to|can you> <find|look for|search for> {a}<.|?>", "What can be found about {a}?", HELD, "Please look up {a}."]
         text, arguments = phrase(random, held, asked).format(a=query), {"query": query}
     elif what == 5:
         properties = {"title": typed("string"), "day": typed("string"), "hour": typed("integer")}
         tool = function("add_event", "Add an event.", properties, ["title", "day", "hour"])
         title = random.choice(("dinner", "lunch", "a walk", "a lesson", "a meeting")) + f" with {name}"
-        asked = ["Add {a} on {b} at {c}.", "Put {a} on {b} at {c} into the calendar.", "{a} on {b} at {c}", HELD,
+        if not held and random.random() < 0.4:
+            title = " ".join(any_word(random, False) for _ in range(random.randint(1, 3)))
+        asked = ["Add {a} on {b} at {c}.", "Put {a} on {b} at {c} into the calendar.", "{a} on {b} at {c}",
+                 "<write|note|enter|plan|book> {a} <on|for> {b}<, | at >{c}.", "<I have|there is> {a} on {b} at {c}.",
+                 "On {b} at {c} <there is|I have|plan> {a}.", HELD,
                  "Please note {a} for {b} at {c}."]  # fmt: skip
         text = phrase(random, held, asked).format(a=title, b=day, c=hour)
         arguments = {"title": title, "day": day, "hour": hour}
     elif what == 6:
         tool = function("get_time", "Time in a city.", {"city": typed("string")}, ["city"])
-        asked = ["What time is it in {a}?", "Time in {a}", "What is the time in {a}?", "Tell me the time in {a}.", HELD,
+        asked = ["What time is it in {a}?", "Time in {a}", "What is the time in {a}?", "Tell me the time in {a}.",
+                 "<what|which> <hour|time> <is it|do they have> <now |>in {a}?", "{a} time", "<the |>clock in {a}?", "Is it late in {a}?", HELD,
                  "How late is it in {a}?"]  # fmt: skip
         text, arguments = phrase(random, held, asked).format(a=place), {"city": place}
     elif what == 7:
-        room = random.choice(("kitchen", "hall", "garden", "bedroom", "cellar", "study"))
+        room = random.choice(("kitchen", "hall", "garden", "bedroom", "cellar", "study", any_word(random, held)))
         on = random.random() < 0.5
         properties = {"room": typed("string"), "on": typed("boolean")}
         tool = function("switch_light", "Light on or off.", properties, ["room", "on"])
-        asked = ["Turn {b} the light in the {a}.", "Light {b} in the {a}", "Switch the {a} light {b}.", HELD,
+        asked = ["Turn {b} the light in the {a}.", "Light {b} in the {a}", "Switch the {a} light {b}.",
+                 "<I want|make|put|have> the <{a} light|light in the {a}> {b}.", "{a} light {b}", "Light {b}: {a}", HELD,
                  "The light in the {a} should be {b}."]  # fmt: skip
         text = phrase(random, held, asked).format(a=room, b="on" if on else "off")
         arguments = {"room": room, "on": on}
     elif what == 8:
         properties = {"item": typed("string"), "quantity": typed("integer")}
         tool = function("order_item", "Order something.", properties, list(properties))
-        asked = ["Order {b} of {a}.", "I want {b} {a}.", "Get me {b} {a}.", "Buy {b} {a}", HELD, "We need {b} {a}."]
+        asked = ["Order {b} of {a}.", "I want {b} {a}.", "Get me {b} {a}.", "Buy {b} {a}",
+                 "<I need|bring|send me|please get> {b} <{a}|of {a}>.", "{b} {a}, please", "{a}: {b}", HELD, "We need {b} {a}."]
         item = FOODS.draw(random, held)
         text, arguments = phrase(random, held, asked).format(a=item, b=whole), {"item": item, "quantity": whole}
     else:
         a, b = integer(random, 4), integer(random, 4)
         sign = random.choice("+-*/")
         tool = function("calculate", "Calculate.", {"expression": typed("string")}, ["expression"])
-        asked = ["Calculate {a}.", "What is {a}?", "Use the tool for {a}.", "{a}", HELD, "Please calculate {a} for me."]
+        asked = ["Calculate {a}.", "What is {a}?", "Use the tool for {a}.", "{a}", "<compute|work out|evaluate|how much is|find> {a}<.|?>", HELD, "Please calculate {a} for me."]
         expression = f"{a} {sign} {b}"
         text, arguments = phrase(random, held, asked).format(a=expression), {"expression": expression}
     return tool, text, arguments
@@ -299,11 +335,11 @@ def tool_call(random, held: bool, with_result: bool | None = None) -> Task:
 def no_tool(random, held: bool) -> Task:
     """Tools are on offer and none of them helps."""
     what = random.random()
-    if what < 0.45:
+    if what < (0.45 if held else 0.6):
         task = talk(random, held)
         if "no tool" in task.messages[1]["content"] or "do not know" in task.messages[1]["content"]:
             task = Task("talk", exchange(*lookup(random, held), "A fact."))
-    elif what < 0.75:
+    elif what < (0.75 if held else 0.8):
         task = random.choice((addition, subtraction))(random, held)
     else:
         task = passage(random, held)

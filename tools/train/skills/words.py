@@ -28,7 +28,7 @@ class Lexicon:
     `general` is the share of training draws that take any common word instead.
     """
 
-    def __init__(self, text: str, separator: str | None = None, general: float = 0.35):
+    def __init__(self, text: str, separator: str | None = None, general: float = 0.6):
         self.general = general
         words = [word.strip() for word in text.split(separator)]
         self.held = [word for word in words if is_held_out(word)] or words[-1:]

@@ -38,6 +38,25 @@ ApiError problem_of(const ErrorCode& error, std::size_t body_limit) {
   return {400, fmt::format("this is not an HTTP/1.1 request: {}", error.message())};
 }
 
+// How often a client that has said all is asked whether it still reads.
+constexpr Seconds probe_interval{1};
+
+// What a client that waits takes without a word: before a reply an interim one, among events a comment.
+std::string_view probe_bytes(bool begun, bool chunked) {
+  if (!begun) return "HTTP/1.1 100 Continue\r\n\r\n";
+  return chunked ? "3\r\n:\n\n\r\n" : ":\n\n";
+}
+
+// Of "http://host:port/path?query", as proxies are sent it, or of the path and query alone: these.
+std::string_view origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    const std::size_t end = target.find_first_of("/?", scheme.size());
+    return end == std::string_view::npos ? std::string_view("/") : target.substr(end);
+  }
+  return target;
+}
+
 }  // namespace
 
 template <typename Stream>
@@ -128,13 +147,32 @@ void Session<Stream>::start_read() {
                             self->reading_ = false;
                             self->buffer_.commit(count);
                             if (error) {
-                              self->read_failed_ = true;
-                              if (self->exchange_) self->exchange_->client_gone();
+                              self->read_ended(error);
                             } else if (self->exchange_) {
                               self->start_read();
                             }
                             self->changed_.cancel();
                           });
+}
+
+// The end of the bytes may be the end of the requests alone: such a client still waits for its reply. A socket that was
+// closed answers the next byte with a reset, which ends the wait below.
+template <typename Stream>
+void Session<Stream>::read_ended(ErrorCode error) {
+  read_failed_ = true;
+  constexpr bool plain = std::is_same_v<Stream, Tcp::socket>;  // TLS has no half-closed connections
+  if (!plain || error != asio::error::eof) return lose_client();
+  half_closed_ = true;
+  socket().async_wait(Tcp::socket::wait_error, [self = this->shared_from_this()](ErrorCode) {
+    self->lose_client();
+    self->changed_.cancel();
+  });
+}
+
+template <typename Stream>
+void Session<Stream>::lose_client() {
+  gone_ = true;
+  if (exchange_) exchange_->client_gone();
 }
 
 template <typename Stream>
@@ -229,9 +267,9 @@ HttpRequest Session<Stream>::take_request(Parser& parser) {
   auto& message = parser.get();
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string_view target(message.target().data(), message.target().size());
+  const std::string_view target = origin_form({message.target().data(), message.target().size()});
   const std::size_t mark = target.find('?');
-  request.path = std::string(target.substr(0, mark));
+  request.path = mark == 0 ? "/" : std::string(target.substr(0, mark));
   if (mark != std::string_view::npos) request.query = std::string(target.substr(mark + 1));
   for (const auto& field : message) {
     std::string name(field.name_string());
@@ -312,14 +350,17 @@ asio::awaitable<void> Session<Stream>::refuse(const HttpRequest& given, const Ap
 template <typename Stream>
 asio::awaitable<bool> Session<Stream>::reply(const std::shared_ptr<Exchange>& exchange, bool old_version, bool keep) {
   const bool head_only = exchange->request().method == "HEAD";
-  bool chunked = false;
+  bool begun = false, chunked = false;
+  std::chrono::steady_clock::time_point next_probe{};
   while (true) {
     Exchange::Outgoing out = exchange->take();
     if (out.cut || cut_) co_return false;
     std::string bytes;
     if (out.head) {
       // What remains of a connection is decided here, once.
-      keep = keep && !shared_->closing && !(out.streamed && old_version);
+      const bool last = read_failed_ && buffer_.size() == 0;
+      keep = keep && !shared_->closing && !(out.streamed && old_version) && !last;
+      begun = true;
       chunked = out.streamed && !old_version;
       HttpReply& head = *out.head;
       Headers headers = std::move(head.headers);
@@ -349,8 +390,14 @@ asio::awaitable<bool> Session<Stream>::reply(const std::shared_ptr<Exchange>& ex
       co_return keep;
     }
     if (!bytes.empty()) continue;
-    if (read_failed_) co_return false;  // the client has gone
-    changed_.expires_at(std::chrono::steady_clock::time_point::max());
+    if (gone_) co_return false;
+    if (half_closed_ && std::chrono::steady_clock::now() >= next_probe) {
+      if (!begun && old_version) co_return false;  // it knows no interim replies, so it cannot be asked
+      if (!co_await write_all(probe_bytes(begun, chunked))) co_return false;
+      next_probe = after(probe_interval);
+      continue;
+    }
+    changed_.expires_at(half_closed_ ? next_probe : std::chrono::steady_clock::time_point::max());
     co_await changed_.async_wait(as_result);
   }
 }

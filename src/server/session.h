@@ -69,6 +69,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   asio::awaitable<bool> read_more(std::chrono::steady_clock::time_point deadline);
   // Keeps one read going, also while a reply is made: that is how a client that goes is seen.
   void start_read();
+  void read_ended(boost::system::error_code error);
+  void lose_client();
   HttpRequest take_request(Parser& parser);
   Tcp::socket& socket();
 
@@ -79,7 +81,10 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   asio::steady_timer changed_;      // expires never; cancelled when something happened
   asio::steady_timer write_limit_;  // closes the socket
   std::shared_ptr<Exchange> exchange_;
-  bool reading_ = false, read_failed_ = false, idle_ = true, cut_ = false;
+  bool reading_ = false, idle_ = true, cut_ = false;
+  bool read_failed_ = false;  // no further byte comes: half_closed_ or gone_ says why
+  bool half_closed_ = false;  // the client has said all and may wait for a reply
+  bool gone_ = false;
   std::size_t written_ = 0;
 };
 

@@ -60,6 +60,8 @@ HttpClient& HttpClient::operator=(HttpClient&&) noexcept = default;
 
 void HttpClient::close() { connection_->close(); }
 
+void HttpClient::end_of_requests() { ::shutdown(connection_->socket, SHUT_WR); }
+
 bool HttpClient::send(std::string_view bytes) {
   Connection& c = *connection_;
   while (!bytes.empty() && c.socket >= 0) {

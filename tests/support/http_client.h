@@ -41,6 +41,8 @@ class HttpClient {
   std::optional<std::string> next_event();
   // Whether the other side has closed, waiting at most the client's seconds for it.
   bool closed_by_server();
+  // Says that no more will be sent; replies can still be read.
+  void end_of_requests();
   void close();
 
  private:

@@ -16,7 +16,7 @@ using chat::Value;
 
 namespace {
 
-constexpr std::size_t most_prompts = 1024;  // as many as the engine's queue takes by default
+constexpr std::size_t most_choices = 65536;  // prompts times samples: some 50 MB of replies that are made at once
 constexpr std::int64_t default_tokens = 16;
 
 std::vector<TokenId> ids_of(const Value& list, const std::string& path, std::int64_t vocab_size) {
@@ -33,7 +33,7 @@ std::vector<TokenId> ids_of(const Value& list, const std::string& path, std::int
 
 // A string, a list of strings, a list of ids, or a list of lists of ids. Text may hold special tokens: this API has no
 // other way to write them, and who sends it writes the whole prompt.
-std::vector<std::vector<TokenId>> read_prompts(Fields& fields, const Model& model) {
+std::vector<std::vector<TokenId>> read_prompts(Fields& fields, const Model& model, int samples) {
   const Value* given = fields.value("prompt");
   if (given == nullptr) refuse("prompt", "missing");
   const std::int64_t vocab_size = model.engine->info().vocab_size;
@@ -44,8 +44,9 @@ std::vector<std::vector<TokenId>> read_prompts(Fields& fields, const Model& mode
   const std::vector<Value>& items = given->items();
   if (items.empty()) refuse("prompt", "the list is empty");
   if (!items[0].is(Kind::string) && !items[0].is(Kind::list)) return {ids_of(*given, "prompt", vocab_size)};
-  if (items.size() > most_prompts) {
-    refuse("prompt", fmt::format("has {} prompts; at most {} are taken", items.size(), most_prompts));
+  if (items.size() > most_choices / static_cast<std::size_t>(samples)) {
+    refuse("prompt", fmt::format("has {} prompts, each to be continued {} times; at most {} replies are made at once",
+                                 items.size(), samples, most_choices));
   }
   std::vector<std::vector<TokenId>> prompts;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -96,7 +97,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   call.tokens_as_ids = fields.boolean("return_tokens_as_token_ids").value_or(options.return_tokens_as_ids);
   fields.ignore({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
                  "guided_grammar"});  // apply_reply_rules() reads them
-  std::vector<std::vector<TokenId>> prompts = read_prompts(fields, model);
+  std::vector<std::vector<TokenId>> prompts = read_prompts(fields, model, request.samples);
   const PromptLimit prompt_limit(fields, model.engine->info());
   fields.finish(options.allow_unknown_fields);
 

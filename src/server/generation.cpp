@@ -1,11 +1,16 @@
 #include "src/server/generation.h"
 
+#include <algorithm>
 #include <mutex>
 
+#include "m3/error.h"
 #include "src/server/server.h"
 
 namespace m3::server {
 namespace {
+
+// How soon a request that the full queue refused is tried again, if none of its own company ends before.
+constexpr auto retry_interval = std::chrono::milliseconds(10);
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
@@ -23,6 +28,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
       constrained =
           constrained || request.constraint.kind != Constraint::Kind::none || !request.sampling.allowed_ids.empty();
       open_ += request.samples;
+      open_of_.push_back(request.samples);
       timers_.emplace_back(server_.metrics(), request, now);
     }
     if (server_.options().log_prompts) {
@@ -31,17 +37,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
             "prompt", {{"request_id", exchange_->request().id}, {"prompt", engine_.decode(request.prompt_ids, false)}});
       }
     }
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      RequestId id = 0;
-      try {
-        id = engine_.submit(std::move(requests[i]),
-                            [self = shared_from_this(), i](const Event& event) { self->push(i, event); });
-      } catch (...) {
-        cancel();  // the ones before; their events wait for a beginning that never comes
-        throw;
-      }
-      const std::lock_guard lock(mutex_);
-      ids_.push_back(id);
+    requests_ = std::move(requests);
+    try {
+      submit_more();
+    } catch (...) {
+      cancel();  // the ones before; their events wait for a beginning that never comes
+      throw;
     }
     const std::weak_ptr<Generation> weak = weak_from_this();
     const auto cancel_weakly = [weak] {
@@ -80,9 +81,53 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::vector<RequestId> ids;
     {
       const std::lock_guard lock(mutex_);
+      cancelled_ = true;
       ids = ids_;
     }
     for (const RequestId id : ids) engine_.cancel(id);
+  }
+
+  bool wants_a_place() const {
+    const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, 2 * engine_.info().max_num_seqs));
+    return submitted_ < requests_.size() && submitted_ - ended_ < most;
+  }
+
+  // As many as can run and as many again, if the engine's queue takes them: a list of prompts may be longer than the
+  // queue, and should leave places for others. Errors: what submit() throws, a full queue only for the first.
+  void submit_more() {
+    while (wants_a_place()) {
+      RequestId id = 0;
+      try {
+        id = engine_.submit(requests_[submitted_],
+                            [self = shared_from_this(), i = submitted_](const Event& event) { self->push(i, event); });
+      } catch (const Error& error) {
+        if (submitted_ == 0 || error.kind() != ErrorKind::busy) throw;
+        return;
+      }
+      requests_[submitted_++] = {};
+      const std::lock_guard lock(mutex_);
+      ids_.push_back(id);
+      if (cancelled_) engine_.cancel(id);  // meanwhile
+    }
+  }
+
+  // On the queue: what waits for a place, or will never get one.
+  void go_on_submitting() {
+    if (submitted_ == requests_.size()) return;
+    bool cancelled = false;
+    {
+      const std::lock_guard lock(mutex_);
+      cancelled = cancelled_;
+    }
+    if (!cancelled) return submit_more();
+    for (; submitted_ < requests_.size(); ++submitted_) {
+      for (int sample = 0; sample < requests_[submitted_].samples; ++sample) {
+        Event event;
+        event.sample = sample;
+        event.finish = FinishReason::cancelled;
+        handle({submitted_, event, Clock::now()});
+      }
+    }
   }
 
   void begin() {
@@ -103,9 +148,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
         if (done_) return;
         handle(arrived);
       }
-      if (done_ || !began_) return;
+      if (!done_) go_on_submitting();
+      if (done_) return;
       const auto now = Clock::now();
-      if (const auto due = writer_->due(); due && *due <= now) writer_->tick(now);
+      if (const auto due = writer_->due(); began_ && due && *due <= now) writer_->tick(now);
       set_alarm();
     } catch (...) {
       end_with(to_api_error(std::current_exception()));
@@ -115,13 +161,17 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void handle(const Arrived& arrived) {
     const Event& event = arrived.event;
     if (event.finish == FinishReason::error) {
-      if (!event.refused) return end_with(ApiError(500, event.error));
+      if (!event.refused) {
+        if (!engine_.healthy()) server_.engine_failed(event.error);
+        return end_with(ApiError(500, event.error));
+      }
       return end_with(ApiError(400, event.error, param_of(event.error)));
     }
     if (!began_) begin();
     timers_[arrived.request].event(event, arrived.time);
     writer_->event(arrived.request, event, arrived.time);
     if (event.finish == FinishReason::none) return;
+    if (--open_of_[arrived.request] == 0) ++ended_;
     if (--open_ > 0) return;
     writer_->finish();
     end();
@@ -146,7 +196,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   }
 
   void set_alarm() {
-    const auto due = writer_->due();
+    auto due = began_ ? writer_->due() : std::nullopt;
+    if (wants_a_place()) {
+      const auto retry = Clock::now() + retry_interval;
+      due = due ? std::min(*due, retry) : retry;
+    }
     if (due == alarm_) return;
     alarm_ = due;
     if (!due) return queue_.cancel_alarm();
@@ -163,6 +217,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<Exchange> exchange_;
   std::unique_ptr<ReplyWriter> writer_;
   SerialQueue queue_;
+  std::vector<Request> requests_;
+  std::size_t submitted_ = 0;           // of them; these are empty here
+  std::size_t ended_ = 0;               // of these
+  std::vector<int> open_of_;            // by request: samples that have not finished
   std::vector<Metrics::Timer> timers_;  // by request
   std::uint64_t key_ = 0;
   int open_ = 0;           // samples that have not finished
@@ -172,6 +230,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::mutex mutex_;
   std::vector<RequestId> ids_;
+  bool cancelled_ = false;
   std::vector<Arrived> arrived_;
   bool posted_ = false;
 };

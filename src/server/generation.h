@@ -38,8 +38,9 @@ class ReplyWriter {
   virtual void fail(const ApiError& error) = 0;
 };
 
-// Queues the requests and returns. Errors: what Engine::submit() throws, for any of them; nothing is queued then, and
-// the writer was not called.
+// Queues the requests and returns. Where the engine's queue takes only some, the others follow as it empties. Errors:
+// what Engine::submit() throws for one of those that are queued now; nothing is queued then, and the writer was not
+// called.
 void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, std::vector<Request> requests,
                       std::unique_ptr<ReplyWriter> writer);
 

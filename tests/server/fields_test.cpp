@@ -66,9 +66,10 @@ TEST(Fields, HugeListsAreRefusedOrServed) {
   EXPECT_EQ(status("max_tokens", std::numeric_limits<std::int64_t>::max()), 200);
   EXPECT_EQ(status("seed", std::numeric_limits<std::uint64_t>::max()), 400);
   EXPECT_EQ(status("messages", std::vector<int>(100'000, 1)), 400);
-  const test::HttpResponse prompts = server.post("/v1/completions", {{"prompt", std::vector<std::string>(1025, "a")}});
+  const test::HttpResponse prompts =
+      server.post("/v1/completions", {{"prompt", std::vector<std::string>(1025, "a")}, {"n", 64}});
   EXPECT_EQ(prompts.status, 400);
-  EXPECT_NE(prompts.body.find("at most 1024"), std::string::npos) << prompts.body;
+  EXPECT_NE(prompts.body.find("at most 65536"), std::string::npos) << prompts.body;
 }
 
 // What a client wrote comes back shortened, whole characters only.

@@ -12,6 +12,7 @@ ScriptedEngine::ScriptedEngine(Tokenizer tokenizer, Script script)
   info_.max_model_len = 4096;
   info_.vocab_size = tokenizer_.vocab_size();
   info_.cache_pages = 64;
+  info_.max_num_seqs = 64;
   info_.backend = "script";
   thread_ = std::thread([this] { loop(); });
 }

@@ -152,11 +152,12 @@ void check_prompt_length(const Model& model, std::size_t tokens, const std::stri
                  param, "context_length_exceeded");
 }
 
-ChatCall read_chat_call(const Server& server, const Value& body) {
+namespace {
+
+// All that stands beside the messages, for whoever makes a reply of it or only looks.
+void read_fields(const Server& server, Fields& fields, ChatCall& call) {
   const Model& model = server.model();
   const ServerOptions& options = server.options();
-  Fields fields(body);
-  ChatCall call;
   call.model = read_model_name(fields, server);
   skip_chat_fields(fields);
   read_harmless(fields);
@@ -165,7 +166,6 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   read_logprobs(fields, options, call);
   read_lengths(fields, call);
   read_sampling(fields, model, options, call.request);
-  const PromptLimit limit(fields, model.engine->info());
   call.include_reasoning = fields.boolean("include_reasoning").value_or(true);
   call.reasoning_split = fields.boolean("reasoning_split").value_or(true);
   call.return_token_ids = fields.boolean("return_token_ids").value_or(false);
@@ -173,6 +173,32 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   fields.ignore({"echo"});
   fields.ignore({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
                  "guided_grammar", "thinking_budget", "thinking_token_budget"});  // apply_reply_rules() reads them
+}
+
+}  // namespace
+
+chat::ChatRequest check_chat(const Server& server, const Value& body, std::initializer_list<std::string_view> also) {
+  const bool allow_unknown = server.options().allow_unknown_fields;
+  Fields fields(body);
+  ChatCall call;
+  read_fields(server, fields, call);
+  static_cast<void>(PromptLimit(fields, server.model().engine->info()));
+  fields.ignore(also);
+  fields.finish(allow_unknown);
+  require_template(server.model());
+  call.chat = read_chat(server, body);
+  if (!allow_unknown) check_nested_names(body);
+  chat::apply_reply_rules(body, call.chat, server.model().tokenizer, call.request);
+  return call.chat;
+}
+
+ChatCall read_chat_call(const Server& server, const Value& body) {
+  const Model& model = server.model();
+  const ServerOptions& options = server.options();
+  Fields fields(body);
+  ChatCall call;
+  read_fields(server, fields, call);
+  const PromptLimit limit(fields, model.engine->info());
   fields.finish(options.allow_unknown_fields);
   require_template(model);
   call.chat = read_chat(server, body);

@@ -32,6 +32,11 @@ ChatCall read_chat_call(const Server& server, const chat::Value& body);
 // name that nothing here reads.
 void check_nested_names(const chat::Value& body);
 
+// For what looks at a chat without a reply to it: the body of a chat request, every field of it checked as there, and
+// names that only the caller reads. Errors: as read_chat_call(), but not for a long prompt.
+chat::ChatRequest check_chat(const Server& server, const chat::Value& body,
+                             std::initializer_list<std::string_view> also = {});
+
 // The messages and what shapes the prompt, with the server's --default-chat-template-kwargs filled in. Errors: m3::Error,
 // one line that begins with the field's path.
 chat::ChatRequest read_chat(const Server& server, const chat::Value& body);

@@ -16,10 +16,13 @@ using chat::Value;
 
 namespace {
 
-// Takes the body of a whole chat request; what concerns generation has no effect here.
-std::vector<TokenId> tokenize_chat(const Server& server, const Value& body) {
-  require_template(server.model());
-  return encode_chat(server.model(), read_chat(server, body));
+// A chat's body as a member of another: errors say where it stands.
+chat::ChatRequest check_member_chat(const Server& server, const Value& body, const std::string& path) try {
+  return check_chat(server, body);
+} catch (...) {
+  const ApiError problem = to_api_error(std::current_exception());
+  if (problem.param.empty()) throw;
+  throw ApiError(problem.status, path + "." + problem.what(), path + "." + problem.param, problem.code);
 }
 
 }  // namespace
@@ -30,14 +33,14 @@ void tokenize(Server& server, const std::shared_ptr<Exchange>& exchange) {
   Fields fields(body);
   static_cast<void>(read_model_name(fields, server));
   const bool strings = fields.boolean("return_token_strs").value_or(false);
-  fields.ignore({"add_special_tokens"});  // the tokenizer adds none
   std::vector<TokenId> ids;
   if (fields.value("messages") != nullptr) {
     fields.refuse_if_given("prompt", "give 'prompt' or 'messages'");
-    ids = tokenize_chat(server, body);
+    ids = encode_chat(model, check_chat(server, body, {"prompt", "return_token_strs"}));
   } else {
     const auto prompt = fields.string("prompt");
     if (!prompt) refuse("prompt", "missing; give 'prompt' (a string) or 'messages'");
+    fields.ignore({"add_special_tokens"});  // the tokenizer adds none
     fields.finish(server.options().allow_unknown_fields);
     ids = model.engine->encode(*prompt, true);
   }
@@ -105,7 +108,7 @@ void abort_requests(Server& server, const std::shared_ptr<Exchange>& exchange) {
 // What `m3 chat-render` does.
 void chat_render(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const Model& model = server.model();
-  const chat::ChatRequest request = read_chat(server, parse_body(exchange->request()));
+  const chat::ChatRequest request = check_chat(server, parse_body(exchange->request()));
   const chat::Text prompt = chat::render_prompt(require_template(model), request);
   Json spans = Json::array();
   prompt.for_each_run([&](std::string_view text, chat::Origin origin) {
@@ -127,7 +130,7 @@ void chat_parse(Server& server, const std::shared_ptr<Exchange>& exchange) {
   if (given == nullptr) refuse("request", "missing; the body of a chat request is expected");
   fields.finish(server.options().allow_unknown_fields);
   if (!given->is(Kind::dict)) refuse("request", "expected an object, found " + kind_of(*given));
-  const chat::ChatRequest request = read_chat(server, *given);
+  const chat::ChatRequest request = check_member_chat(server, *given, "request");
   const chat::ParsedOutput output =
       chat::parse_output(*text, request.parsed_tools, request.mode(), request.continue_final_message, request.answer);
   Json calls = Json::array();

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds and runs tests under a sanitizer preset: scripts/sanitize.sh asan|tsan [CTEST ARGUMENT...]
-# asan: every test but the slow ones; tsan: the thread pool, the engine and its invariance under threads.
+# asan: every test but the slow ones; tsan: the thread pool, the engine and its invariance under threads, the server
+# with its load test.
 set -eu
 cd "$(dirname "$0")/.."
 preset=$1
@@ -18,9 +19,9 @@ case $preset in
     scripts/build.sh asan all
     exec scripts/run_tests.sh asan -E "$slow" "$@" ;;
   tsan)
-    scripts/build.sh tsan base_test engine_test
+    scripts/build.sh tsan base_test engine_test server_test
     # Kernels that spread addresses widely confuse g++ 12's ThreadSanitizer; setarch -R turns that off.
-    exec setarch -R scripts/run_tests.sh tsan -L '^(base|engine)$' -E "$slow" "$@" ;;
+    exec setarch -R scripts/run_tests.sh tsan -L '^(base|engine|server)$' -E "$slow" "$@" ;;
   *)
     echo "m3: no sanitizer preset '$preset'; known: asan, tsan" >&2
     exit 2 ;;

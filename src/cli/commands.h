@@ -6,6 +6,7 @@
 #include "src/cli/chat_command.h"
 #include "src/cli/inspect_command.h"
 #include "src/cli/tokenize_command.h"
+#include "src/server/model.h"
 
 namespace m3::cli {
 
@@ -15,6 +16,6 @@ void add_eval_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_bench_serve_command(CLI::App& bench);
 void add_bench_vision_command(CLI::App& bench);
-void add_serve_command(CLI::App& app);
+void add_serve_command(CLI::App& app, const server::ModelLoader& load_model);
 
 }  // namespace m3::cli

@@ -37,13 +37,13 @@ void print_ready(const server::Server& server) {
   write_error(fmt::format("m3: ready at {}\n", server.url()));
 }
 
-void serve(const ServeOptions& options) {
+void serve(const ServeOptions& options, const server::ModelLoader& load_model) {
   const sigset_t signals = block_signals();
   const server::ServerOptions server_options = options.finish();
   EngineOptions engine = options.model.engine;
   engine.checkpoint = options.model.path();
   server::Server server(server_options, [&](const LoadProgress& progress) {
-    return server::load_model(engine, options.chat_template, progress);
+    return load_model(engine, options.chat_template, progress);
   });
   write_error(fmt::format("m3: loading {}; listening at {}\n", engine.checkpoint, server.url()));
   bool announced = false;
@@ -64,12 +64,12 @@ void serve(const ServeOptions& options) {
 
 }  // namespace
 
-void add_serve_command(CLI::App& app) {
+void add_serve_command(CLI::App& app, const server::ModelLoader& load_model) {
   CLI::App& command = *app.add_subcommand("serve", "Serve the OpenAI and Anthropic APIs over HTTP");
   const auto options = std::make_shared<ServeOptions>();
   add_model_options(command, options->model);
   add_serve_options(command, *options);
-  command.callback([options] { serve(*options); });
+  command.callback([options, load_model] { serve(*options, load_model); });
 }
 
 }  // namespace m3::cli

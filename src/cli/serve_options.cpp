@@ -18,6 +18,15 @@ std::vector<std::string> words(const std::string& flag, const std::vector<std::s
   }
 }
 
+const CLI::Validator only_one_device(
+    [](std::string& text) {
+      return text == "1" ? std::string()
+                         : text +
+                               " is not there yet: one device computes all, so leave it out or give 1 (--quantization "
+                               "ptpc_fp8 and --kv-cache-dtype fp8 make a model smaller)";
+    },
+    "", "");
+
 void add_network_options(CLI::App& command, ServeOptions& options) {
   server::ServerOptions& server = options.server;
   command.add_option("--host", server.host, "Address to listen at")->capture_default_str();
@@ -73,10 +82,11 @@ void add_api_options(CLI::App& command, ServeOptions& options) {
   command.add_option("--default-chat-template-kwargs", server.default_template_arguments,
                      "JSON object that fills what a request's chat_template_kwargs leave open");
   command.add_flag("--enable-auto-tool-choice", options.enable_auto_tool_choice, "Always on; for vLLM's scripts");
+  const std::vector<std::string> parsers = {"minimax_m3", "minimax-m3", "auto"};  // vLLM's name, SGLang's two
   command.add_option("--tool-call-parser", options.tool_call_parser, "minimax_m3, the only one")
-      ->check(CLI::IsMember({"minimax_m3"}));
+      ->check(CLI::IsMember(parsers));
   command.add_option("--reasoning-parser", options.reasoning_parser, "minimax_m3, the only one")
-      ->check(CLI::IsMember({"minimax_m3"}));
+      ->check(CLI::IsMember(parsers));
   command.add_option("--max-logprobs", server.max_logprobs, "Log-probabilities of a token that a request may ask for")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -119,6 +129,11 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
                   "Share of the memory available at start that may be used")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  command
+      .add_option("--kv-cache-memory-bytes", engine.cache_bytes,
+                  "Memory for the cache in place of what --memory-utilization leaves; 0 = that")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 50))
+      ->capture_default_str();
   command.add_flag("!--no-enable-prefix-caching,--enable-prefix-caching", engine.enable_prefix_caching,
                    "Blocks of 128 tokens computed once serve all prompts that begin so (on)");
   add_picture_options(command, engine);
@@ -131,8 +146,8 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
   command.add_option("--dtype", options.dtype, "auto or bfloat16, which is what activations are")
       ->check(CLI::IsMember({"auto", "bfloat16"}));
   command
-      .add_option("--tensor-parallel-size,-t", options.tensor_parallel_size, "1: several devices are not implemented")
-      ->check(CLI::IsMember({1}));
+      .add_option("--tensor-parallel-size", options.tensor_parallel_size, "1: several devices are not implemented yet")
+      ->check(only_one_device);
 }
 
 }  // namespace

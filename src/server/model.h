@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,5 +26,9 @@ struct Model {
 // does not parse.
 std::unique_ptr<Model> load_model(const EngineOptions& options, const std::string& template_path,
                                   const LoadProgress& progress = {});
+
+// What load_model() is.
+using ModelLoader = std::function<std::unique_ptr<Model>(const EngineOptions& options, const std::string& template_path,
+                                                         const LoadProgress& progress)>;
 
 }  // namespace m3::server

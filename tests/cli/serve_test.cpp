@@ -17,16 +17,16 @@ namespace {
 
 class Serving {
  public:
-  explicit Serving(std::vector<std::string> args) {
+  explicit Serving(std::vector<std::string> args, const char* program = M3_PROGRAM) {
     args.insert(args.begin(), {"serve", std::string(M3_MODELS) + "/m3-tiny-chat", "--host", "127.0.0.1", "--port", "0",
                                "--max-model-len", "512", "--max-num-seqs", "4"});
     child_ = ::fork();
     if (child_ != 0) return;
     if (std::freopen((files_ / "stderr").c_str(), "w", stderr) == nullptr) ::_exit(99);
-    std::vector<char*> argv = {const_cast<char*>(M3_PROGRAM)};
+    std::vector<char*> argv = {const_cast<char*>(program)};
     for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
     argv.push_back(nullptr);
-    ::execv(M3_PROGRAM, argv.data());
+    ::execv(program, argv.data());
     ::_exit(98);
   }
   ~Serving() {
@@ -47,10 +47,13 @@ class Serving {
     return static_cast<std::uint16_t>(std::stoi(text.substr(text.rfind(':') + 1)));
   }
   int end(int signal) {
-    const pid_t child = std::exchange(child_, -1);
-    ::kill(child, signal);
+    ::kill(child_, signal);
+    return wait();
+  }
+  // For an end of its own.
+  int wait() {
     int status = 0;
-    ::waitpid(child, &status, 0);
+    ::waitpid(std::exchange(child_, -1), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
@@ -91,6 +94,37 @@ TEST(Serve, StartsAnswersAndEndsWithZero) {
   EXPECT_TRUE(logged->contains("seconds")) << logged->dump();
 }
 
+// Whoever watches the process must see that it ended, and everybody who waits must hear why.
+TEST(Serve, EndsWithOneAndALineWhenTheEngineFails) {
+  Serving serving({"--log-format", "json"}, M3_FAILING_PROGRAM);
+  const std::uint16_t port = serving.port();
+  ASSERT_NE(port, 0) << serving.words();
+  test::Json body = {{"prompt", {1, 2, 3}}, {"max_tokens", 500}, {"ignore_eos", true}, {"stream", true}};
+  test::HttpClient probe(port), streamed(port), waiting(port);
+  EXPECT_EQ(probe.request("GET", "/health").status, 200);
+  streamed.send(test::request_bytes("POST", "/v1/completions", body.dump()));
+  ASSERT_EQ(streamed.receive_head().status, 200);
+  body["stream"] = false;
+  waiting.send(test::request_bytes("POST", "/v1/completions", body.dump()));
+  std::string error;
+  while (const auto event = streamed.next_event()) {
+    if (event->find("\"error\"") != std::string::npos) error = *event;
+  }
+  EXPECT_NE(error.find("step 20 is one too many"), std::string::npos) << error;
+  EXPECT_GE(waiting.receive().status, 500);
+  EXPECT_NE(probe.request("GET", "/health").status, 200);  // 503, or closed already
+  EXPECT_EQ(serving.wait(), 1);
+  const auto lines = log_lines(serving.words());
+  EXPECT_EQ(std::ranges::count_if(lines,
+                                  [](const test::Json& line) {
+                                    return line.value("level", "") == "error" &&
+                                           line.value("message", "") == "the engine failed" &&
+                                           line.value("why", "").find("step 20 is one too many") != std::string::npos;
+                                  }),
+            1)
+      << serving.words();
+}
+
 TEST(Serve, TakesLaunchScriptsMadeForVllm) {
   Serving serving({"--trust-remote-code",
                    "--dtype",
@@ -114,12 +148,21 @@ TEST(Serve, TakesLaunchScriptsMadeForVllm) {
                    "--served-model-name",
                    "M3",
                    "--disable-log-requests",
+                   "--enable-expert-parallel",
+                   "--attention-backend",
+                   "TRITON_ATTN",
+                   "-dp",
+                   "1",
+                   "--max_num_batched_tokens=256",
                    "--uvicorn-log-level",
                    "warning"});
   const std::uint16_t port = serving.port();
   ASSERT_NE(port, 0) << serving.words();
   const auto models = test::HttpClient(port).request("GET", "/v1/models");
   EXPECT_EQ(test::Json::parse(models.body).at("data").at(0).value("id", ""), "M3");
+  EXPECT_NE(serving.words().find("m3: note: without effect here: --enable-expert-parallel, --attention-backend\n"),
+            std::string::npos)
+      << serving.words();
   EXPECT_EQ(serving.end(SIGTERM), 0);
 }
 

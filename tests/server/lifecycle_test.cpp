@@ -143,7 +143,7 @@ TEST(Lifecycle, AnEngineThreadThatEndsIsToldToAll) {
   EXPECT_TRUE(Json::parse(refused.body).contains("error")) << refused.body;
   HttpClient probe(server.port());
   EXPECT_EQ(probe.request("GET", "/health").status, 503);
-  EXPECT_EQ(probe.request("POST", "/v1/completions", body.dump()).status, 500);
+  EXPECT_EQ(probe.request("POST", "/v1/completions", body.dump()).status, 503);
   probe.close();
   EXPECT_EQ(wait_for_end(server), 1);
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Real clients against `m3 serve`: tests/clients/run.sh [--gsm8k FOLDER] [--model CHECKPOINT] [PART ...]
 # FOLDER (or $M3_GSM8K) holds GSM8K's test.jsonl; lm-eval reads it from there.
-# Parts: curl openai anthropic page lm-eval bench, all of them where none is named; and long-prompt, which takes
+# Parts: curl openai anthropic page lm-eval bench aiperf, all of them where none is named; and long-prompt, which takes
 # minutes. Needs PyPI, and for the page Debian's chromium and chromium-driver. Prints every check; the exit code is that
 # of the worst.
 set -u
@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 case " ${parts[*]} " in *" long-prompt "*) context=32768 ;; esac
-[ ${#parts[@]} -gt 0 ] || parts=(curl openai anthropic page lm-eval bench)
+[ ${#parts[@]} -gt 0 ] || parts=(curl openai anthropic page lm-eval bench aiperf)
 [ -x "$m3" ] || { echo "build/release/m3 is missing: run make build"; exit 2; }
 
 venv=$root/build/clients-venv
@@ -53,6 +53,7 @@ for part in "${parts[@]}"; do
       "$m3" bench serve --base-url "$url" --dataset-name sharegpt --num-prompts 64 --max-concurrency 16 &&
         "$m3" bench serve --base-url "$url" --endpoint /v1/chat/completions --num-prompts 32 --request-rate 8 \
           --random-input-len 64 --random-output-len 32 ;;
+    aiperf) ./aiperf_client.sh "$url" "$checkpoint" "$m3" ;;
     long-prompt) python long_prompt.py --url "$url" ;;
     *) echo "unknown part '$part'"; false ;;
   esac

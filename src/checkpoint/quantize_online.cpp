@@ -107,7 +107,8 @@ void quantize_row(const float* values, std::int64_t columns, const std::string& 
 void quantize_online(const ModelConfig& config, const OpenOptions& options, TextWeights& weights,
                      AnonymousMemory& memory) {
   if (options.quantization != "ptpc_fp8") {
-    fail_usage("unknown quantisation \"{}\"; accepted: ptpc_fp8", options.quantization);
+    fail_usage("unknown quantisation \"{}\"; accepted: ptpc_fp8 (the format that a checkpoint has needs no flag)",
+               options.quantization);
   }
   ExcludeList excluded(config, options.quantization_exclude);
   Planner planner(excluded);

@@ -4,6 +4,7 @@
 # (vLLM's own `vllm bench serve` comes only with all of vllm, and guidellm with all of torch.) It has 141 packages of
 # 1.2 GB, in build/aiperf-venv; where they cannot be had, a line says so and nothing fails.
 set -u
+unset HF_HUB_OFFLINE  # with it, no folder is taken as a tokenizer
 url=$1 checkpoint=$2 m3=$3
 root=$(cd "$(dirname "$0")/../.." && pwd)
 venv=${M3_AIPERF_VENV:-$root/build/aiperf-venv}

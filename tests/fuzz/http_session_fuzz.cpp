@@ -2,7 +2,7 @@
 // server answers with HTTP and no fault of its own, goes on serving, and forgets a client that has gone.
 //
 // The first byte says how: its low bits the length of the pieces, the next ones after how many bytes of the replies the
-// client leaves. The rest goes over the wire.
+// client leaves, a further one whether it closes its sending side before it reads. The rest goes over the wire.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -80,6 +80,7 @@ class Connection {
       bytes.remove_prefix(static_cast<std::size_t>(count));
     }
   }
+  void end_of_requests() { ::shutdown(socket_, SHUT_WR); }
   // At most `most` bytes, fewer where the server closes.
   std::string receive(std::size_t most) {
     std::string out;
@@ -116,6 +117,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   {
     Connection client(server.port());
     for (std::size_t at = 0; at < bytes.size(); at += piece) client.send(bytes.substr(at, piece));
+    if ((data[0] & 64) != 0) client.end_of_requests();
     check_reply(client.receive(leave));
   }
   bool empty = false;

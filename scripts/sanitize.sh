@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds and runs tests under a sanitizer preset: scripts/sanitize.sh asan|tsan [CTEST ARGUMENT...]
-# asan: every test but the slow ones; tsan: the thread pool, the engine and its invariance under threads, the server
-# with its load test.
+# Builds and runs tests under a sanitizer preset: scripts/sanitize.sh asan|tsan [engine|server] [CTEST ARGUMENT...]
+# asan: every test but the slow ones; tsan: "engine" the thread pool, the engine and its invariance under threads,
+# "server" the server with its load test; both where neither is named.
 set -eu
 cd "$(dirname "$0")/.."
 preset=$1
@@ -19,9 +19,21 @@ case $preset in
     scripts/build.sh asan all
     exec scripts/run_tests.sh asan -E "$slow" "$@" ;;
   tsan)
-    scripts/build.sh tsan base_test engine_test server_test
+    part=both
+    case ${1:-} in engine | server)
+      part=$1
+      shift ;;
+    esac
+    case $part in
+      engine) folders='base|engine' ;;
+      server) folders='server' ;;
+      both) folders='base|engine|server' ;;
+    esac
+    slow="$slow|ContextsUpToTheWindow" # minutes of prefill
+    # shellcheck disable=SC2046 # one word a program
+    scripts/build.sh tsan $(printf '%s_test ' $(echo "$folders" | tr '|' ' '))
     # Kernels that spread addresses widely confuse g++ 12's ThreadSanitizer; setarch -R turns that off.
-    exec setarch -R scripts/run_tests.sh tsan -L '^(base|engine|server)$' -E "$slow" "$@" ;;
+    exec setarch -R scripts/run_tests.sh tsan -L "^($folders)\$" -E "$slow" "$@" ;;
   *)
     echo "m3: no sanitizer preset '$preset'; known: asan, tsan" >&2
     exit 2 ;;

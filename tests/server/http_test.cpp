@@ -304,7 +304,8 @@ TEST(Http, AReaderThatDoesNotReadIsCutOff) {
         if (request.samples == 1) return hello(request, 0);
         std::string text;
         for (int i = 0; i < 4'000; ++i) text += "word ";
-        return test::ScriptedEngine::Reply{text};
+        // Slowly, so that there is something to cancel when the packets so far have filled the queue.
+        return test::ScriptedEngine::Reply{text, std::chrono::milliseconds(4)};
       },
       options);
   Json body = chat;
@@ -312,7 +313,9 @@ TEST(Http, AReaderThatDoesNotReadIsCutOff) {
   body["n"] = 2;
   HttpClient slow = server.connect(60, 4096);
   slow.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
-  EXPECT_TRUE(test::eventually([&] { return server.engine().cancelled == 2; }));
+  EXPECT_TRUE(test::eventually([&] { return server.engine().cancelled == 2; }))
+      << server.engine().cancelled << " cancelled, " << server.server().generations().size() << " replies going on, "
+      << server.engine().statistics().running << " samples running";
   EXPECT_EQ(server.post("/v1/chat/completions", chat).status, 200);
   EXPECT_FALSE(slow.receive().whole);
 }

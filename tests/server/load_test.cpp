@@ -18,14 +18,7 @@ using test::HttpClient;
 using test::HttpResponse;
 using test::Json;
 using test::TestServer;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool under_sanitizer = true;
-#elif defined(__has_feature)
-constexpr bool under_sanitizer = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool under_sanitizer = false;
-#endif
+using test::under_sanitizer;
 
 int setting(const char* name, int otherwise) {
   const char* given = std::getenv(name);
@@ -128,7 +121,7 @@ void visit(const TestServer& server, const std::vector<Case>& cases, std::mt1993
       return;
     }
     case 2: {  // reads slowly
-      HttpClient client = server.connect(60, 4096);
+      HttpClient client = server.connect(test::patience, 4096);
       one.body["stream"] = true;
       client.send(test::request_bytes("POST", one.path, one.body.dump()));
       ASSERT_EQ(client.receive_head().status, 200);

@@ -13,6 +13,17 @@ namespace m3::test {
 
 using Json = nlohmann::json;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool under_sanitizer = true;
+#elif defined(__has_feature)
+inline constexpr bool under_sanitizer = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+inline constexpr bool under_sanitizer = false;
+#endif
+
+// Seconds that a client waits for a byte.
+inline constexpr int patience = under_sanitizer ? 500 : 60;
+
 class TestServer {
  public:
   // With a scripted engine and the tokenizer and template of the checkpoint that ships.
@@ -23,7 +34,7 @@ class TestServer {
   server::Server& server() { return *server_; }
   ScriptedEngine& engine() { return *engine_; }  // of a scripted one
   std::uint16_t port() const { return server_->port(); }
-  HttpClient connect(int seconds = 60, int receive_buffer = 0) const {
+  HttpClient connect(int seconds = patience, int receive_buffer = 0) const {
     return HttpClient(port(), tls_, seconds, receive_buffer);
   }
 

@@ -78,6 +78,8 @@ class Page:
 
     def shot(self, name):
         path = self.folder / f"{name}.png"
+        self.wait(lambda: self.js("return document.getAnimations().every(a => !(a instanceof CSSTransition))"),
+                  "the end of all movement")
         self.driver.save_screenshot(str(path))
         self.taken.append(path)
 

@@ -13,7 +13,7 @@ namespace {
 using Json = Conversation::Json;
 
 // Members of a body that act here. `model` and `stream` say what holds anyway.
-constexpr std::array<std::string_view, 19> known_fields = {"model",
+constexpr std::array<std::string_view, 26> known_fields = {"model",
                                                            "stream",
                                                            "messages",
                                                            "tools",
@@ -31,7 +31,14 @@ constexpr std::array<std::string_view, 19> known_fields = {"model",
                                                            "guided_choice",
                                                            "guided_grammar",
                                                            "add_generation_prompt",
-                                                           "continue_final_message"};
+                                                           "continue_final_message",
+                                                           "mm_processor_kwargs",
+                                                           "media_io_kwargs",
+                                                           "max_long_side_pixel",
+                                                           "min_pixels",
+                                                           "max_pixels",
+                                                           "fps",
+                                                           "size_rule"};
 
 std::string string_member(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -181,9 +188,19 @@ void Conversation::set(const std::string& name, Json value) {
   }
 }
 
-void Conversation::add_user(std::string text) {
+void Conversation::add_user(std::string text, const std::vector<Attachment>& attachments) {
   body_.erase("continue_final_message");
-  messages().push_back({{"role", "user"}, {"content", std::move(text)}});
+  Json content = std::move(text);
+  if (!attachments.empty()) {
+    Json parts = Json::array();
+    for (const Attachment& attachment : attachments) {
+      const char* type = attachment.video ? "video_url" : "image_url";
+      parts.push_back({{"type", type}, {type, {{"url", attachment.url}}}});
+    }
+    parts.push_back({{"type", "text"}, {"text", std::move(content)}});
+    content = std::move(parts);
+  }
+  messages().push_back({{"role", "user"}, {"content", std::move(content)}});
 }
 
 void Conversation::add_reply(const ParsedOutput& reply, bool stopped) {

@@ -44,7 +44,13 @@ class Conversation {
   // Any other member of the body, such as response_format; null takes it away.
   void set(const std::string& name, Json value);
 
-  void add_user(std::string text);
+  // A picture or video of a question, as a URL.
+  struct Attachment {
+    bool video = false;
+    std::string url;
+  };
+  // Pictures stand before the text.
+  void add_user(std::string text, const std::vector<Attachment>& attachments = {});
   // The reply; where it was stopped its calls may be cut off, so they are left out, and a reply without anything is
   // no message.
   void add_reply(const ParsedOutput& reply, bool stopped = false);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "src/base/error.h"
@@ -34,10 +35,13 @@ Value normalize_part(const Value& part, const std::string& path, bool tool) {
     if (text == nullptr || !text->is(Kind::string)) fail("{}.text: expected a string", path);
     return part;
   }
+  if (name == "input_image" || name == "input_video") name.erase(0, 6);
   if (name == "image_url" || name == "video_url") name.resize(5);
   if (name != "image" && name != "video") {
-    fail("{}.type: unknown part type '{}'; known are text, image_url, image, video_url and video", path,
-         shortened(name));
+    fail(
+        "{}.type: unknown part type '{}'; known are text, image_url, image, input_image, video_url, video and "
+        "input_video",
+        path, shortened(name));
   }
   auto out = std::make_shared<Dict>();
   for (const auto& [key, value] : dict.items) out->set(key, key.bytes() == "type" ? text_value(name) : value);
@@ -265,6 +269,36 @@ void check_continued(const std::vector<Value>& messages) {
   }
 }
 
+// Calls `visit` with each content part of a message that is a picture or video, and its number.
+template <typename Visit>
+void for_each_media(const Value& message, Visit visit) {
+  const Value* content = message.as_dict().find("content");
+  if (content == nullptr || !content->is(Kind::list)) return;
+  for (std::size_t i = 0; i < content->items().size(); ++i) {
+    const Value& part = content->items()[i];
+    const Value* type = part.is(Kind::dict) ? part.as_dict().find("type") : nullptr;
+    if (type == nullptr || !type->is(Kind::string)) continue;
+    if (type->bytes() == "image" || type->bytes() == "video") visit(i, part, type->bytes() == "video");
+  }
+}
+
+// Those of `ordered`, under the paths that they had among `given`: parts keep their identity when messages move.
+std::vector<MediaPart> find_media(const std::vector<Value>& given, const std::vector<Value>& ordered) {
+  std::map<const void*, std::string> paths;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    for_each_media(given[i], [&](std::size_t number, const Value& part, bool) {
+      paths.emplace(part.identity(), fmt::format("messages[{}].content[{}]", i, number));
+    });
+  }
+  std::vector<MediaPart> media;
+  for (const Value& message : ordered) {
+    for_each_media(message, [&](std::size_t, const Value& part, bool video) {
+      media.push_back({video, paths.at(part.identity()), part});
+    });
+  }
+  return media;
+}
+
 }  // namespace
 
 ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options) try {
@@ -282,28 +316,12 @@ ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& opti
   read_request_fields(dict, request);
   if (request.continue_final_message) check_continued(normalized);
   if (options.check_tool_results) check_tool_results(normalized, request.add_generation_prompt);
-  request.messages = Value::list(order_system_messages(normalized, options), Origin::message);
+  std::vector<Value> ordered = order_system_messages(normalized, options);
+  request.media = find_media(normalized, ordered);
+  request.messages = Value::list(std::move(ordered), Origin::message);
   return request;
 } catch (const Fault& problem) {
   fail("the request: {}", problem.what);  // nested too deep once arguments are in their place
-}
-
-void refuse_pictures(const Value& body) {
-  const Value* messages = body.as_dict().find("messages");
-  if (messages == nullptr || !messages->is(Kind::list)) return;
-  for (std::size_t i = 0; i < messages->items().size(); ++i) {
-    const Value& message = messages->items()[i];
-    const Value* content = message.is(Kind::dict) ? message.as_dict().find("content") : nullptr;
-    if (content == nullptr || !content->is(Kind::list)) continue;
-    for (std::size_t j = 0; j < content->items().size(); ++j) {
-      const Value& part = content->items()[j];
-      const Value* type = part.is(Kind::dict) ? part.as_dict().find("type") : nullptr;
-      if (type == nullptr || !type->is(Kind::string)) continue;
-      if (type->bytes().starts_with("image") || type->bytes().starts_with("video")) {
-        fail("messages[{}].content[{}]: pictures are not supported yet", i, j);
-      }
-    }
-  }
 }
 
 }  // namespace m3::chat

@@ -30,6 +30,13 @@ struct ToolChoice {
   std::string name;
 };
 
+// A picture or video among the messages.
+struct MediaPart {
+  bool video = false;
+  std::string path;  // in the body: "messages[2].content[0]"
+  Value part;        // a dict; its data may be missing
+};
+
 struct ChatRequest {
   Value messages;                                  // a list of dicts, normalised
   Value tools;                                     // as given, or none
@@ -40,6 +47,7 @@ struct ChatRequest {
   std::shared_ptr<const Dict> template_arguments;  // chat_template_kwargs, with thinking_mode filled in
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  std::vector<MediaPart> media;          // in the order of `messages`, which is the prompt's
   AnswerForm answer = AnswerForm::free;  // whether response_format or a field like it asks for a form
 
   // How the reply begins, for the parser.
@@ -51,7 +59,7 @@ struct ChatRequest {
 // Errors: one line that begins with the path of the field, such as "messages[2].content: ...".
 //
 // - tool call arguments are parsed from JSON text; none or null are no arguments
-// - image_url and video_url parts become image and video
+// - image_url, input_image, video_url and input_video parts become image and video
 // - a root message may only stand first; system and developer texts behind the first are appended to it after a blank
 //   line, in their order
 // - reasoning is read from reasoning_content, reasoning or thinking
@@ -59,9 +67,5 @@ struct ChatRequest {
 // - thinking.type, reasoning_effort "none" and enable_thinking all become thinking_mode; contradictions are errors.
 //   The other efforts have no place in M3's prompt: they are checked and leave the mode as it is
 ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& options = {});
-
-// For requests whose pictures a model would have to see. Errors: the path of the first picture or video in the
-// messages of a body ("messages[0].content[1]: ...").
-void refuse_pictures(const Value& body);
 
 }  // namespace m3::chat

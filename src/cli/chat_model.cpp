@@ -39,22 +39,36 @@ std::vector<chat::ParseEvent> ReplyReader::take(const Event& event) {
   return events;
 }
 
-ChatModel::ChatModel(const std::string& checkpoint)
-    : template_(load_template(checkpoint)), tokenizer_(Tokenizer::load(checkpoint)) {}
+ChatModel::ChatModel(const std::string& checkpoint, const media::MediaOptions& media)
+    : template_(load_template(checkpoint)), tokenizer_(Tokenizer::load(checkpoint)), media_options_(media) {}
 
 Request ChatModel::request(const chat::Conversation& conversation, const chat::ChatRequest& chat, Request base) const {
-  chat::refuse_pictures(conversation.value());
+  static_cast<void>(media::read_references(chat, conversation.value(), media_options_));
   base.prompt_ids = chat::encode_prompt(tokenizer_, chat::render_prompt(template_, chat));
   chat::apply_reply_rules(conversation.value(), chat, tokenizer_, base);
   return base;
+}
+
+void ChatModel::add_pictures(const ModelInfo& model, const chat::Conversation& conversation,
+                             const chat::ChatRequest& chat, Request& request, const std::function<bool()>& stop) const {
+  std::vector<media::Reference> references = media::read_references(chat, conversation.value(), media_options_);
+  if (references.empty()) return;
+  media::check_model_takes(references, model.media);
+  if (media_ == nullptr) media_ = std::make_unique<media::MediaLoader>(media_options_);
+  const std::vector<media::Prepared> prepared =
+      media_->load_now(std::move(references), model.media, model.max_model_len, stop);
+  request.prompt_ids = media::expand_prompt(tokenizer_, model.media, request.prompt_ids, prepared);
+  request.media = media::media_of(prepared);
 }
 
 ChatReply ChatModel::reply(Engine& engine, const chat::Conversation& conversation, const Request& base,
                            const Show& show, const std::function<bool()>& stop) const {
   const chat::ChatRequest chat = conversation.request();
   ReplyReader reader(chat);
+  Request asked = request(conversation, chat, base);
+  add_pictures(engine.info(), conversation, chat, asked, stop);
   generate(
-      engine, request(conversation, chat, base),
+      engine, std::move(asked),
       [&](const Event& event) {
         for (const chat::ParseEvent& part : reader.take(event)) show(part);
       },

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "src/chat/conversation.h"
 #include "src/chat/parser.h"
 #include "src/chat/prompt.h"
+#include "src/media/prompt.h"
 #include "src/tokenizer/tokenizer.h"
 
 namespace m3::cli {
@@ -43,11 +45,16 @@ class ReplyReader {
 class ChatModel {
  public:
   // `checkpoint`: the directory with template and tokenizer. Errors: it has no template; the line says what to do.
-  explicit ChatModel(const std::string& checkpoint);
+  explicit ChatModel(const std::string& checkpoint, const media::MediaOptions& media = {});
 
   // The request for the engine: prompt ids, reasoning and the form of the reply; the rest is `base`'s. `chat` is the
-  // conversation's request. Errors: what the template raises, and what cannot be enforced.
+  // conversation's request. Pictures are placeholders yet. Errors: what the template raises, what cannot be enforced,
+  // and what is wrong with pictures before they are looked at.
   Request request(const chat::Conversation& conversation, const chat::ChatRequest& chat, Request base) const;
+  // The conversation's pictures into the request, fetched and decoded. Errors: the model takes none, and what is wrong
+  // with one; `stop` is polled.
+  void add_pictures(const ModelInfo& model, const chat::Conversation& conversation, const chat::ChatRequest& chat,
+                    Request& request, const std::function<bool()>& stop) const;
 
   using Show = std::function<void(const chat::ParseEvent&)>;
   // Generates one reply, on the caller's thread; `stop` is polled. Errors: those of a request, and what the engine
@@ -58,6 +65,8 @@ class ChatModel {
  private:
   chat::ChatTemplate template_;
   Tokenizer tokenizer_;
+  media::MediaOptions media_options_;
+  mutable std::unique_ptr<media::MediaLoader> media_;  // from the first picture on
 };
 
 }  // namespace m3::cli

@@ -4,9 +4,11 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/media/references.h"
 
 namespace m3::cli {
 
@@ -19,6 +21,8 @@ constexpr std::string_view help_text =
     "/system [TEXT|off]    show, set or take away the system prompt\n"
     "/thinking [MODE]      show or set: enabled, adaptive, disabled\n"
     "/tools [FILE|off]     show, read (a JSON list) or take away tools\n"
+    "/image FILE           a picture for the next question; /image off takes it back\n"
+    "/video FILE           a video for it\n"
     "/regenerate           another reply to the last question\n"
     "/undo                 take the last question and its reply back\n"
     "/save FILE            write the conversation, as a /v1/chat/completions body\n"
@@ -69,12 +73,18 @@ bool ChatSession::handle(const std::string& line) try {
 
 void ChatSession::ask(const std::string& question) {
   const chat::Conversation before = conversation_;
-  conversation_.add_user(question);
-  try {
-    if (!reply()) conversation_ = before;
-  } catch (const Error&) {
+  const std::vector<chat::Conversation::Attachment> shown = std::exchange(attachments_, {});
+  conversation_.add_user(question, shown);
+  const auto take_back = [&] {
     conversation_ = before;
-    throw;
+    attachments_ = shown;
+    if (!shown.empty()) view_.note("(what was attached stays so for the next question; /image off takes it back)");
+  };
+  try {
+    if (!reply()) take_back();
+  } catch (const Error& error) {
+    view_.note(error.what());
+    take_back();
   }
 }
 
@@ -171,18 +181,30 @@ void ChatSession::load(const std::string& path) {
   view_.note(fmt::format("{} messages loaded from {}", conversation_.size(), file));
 }
 
+void ChatSession::attach(const std::string& path, bool video) {
+  if (path == "off") {
+    attachments_.clear();
+    return view_.note("nothing is attached");
+  }
+  const std::string url = media::file_url(file_name(path, video ? "/video" : "/image"));
+  attachments_.push_back({video, url});
+  view_.note(attachments_.size() == 1 ? "(goes with the next question)"
+                                      : fmt::format("({} go with the next question)", attachments_.size()));
+}
+
 bool ChatSession::command(const std::string& line) {
   const std::size_t space = line.find_first_of(" \t\n");
   const std::string name = line.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : trimmed(line.substr(space));
-  const bool takes_text =
-      name == "/system" || name == "/thinking" || name == "/tools" || name == "/save" || name == "/load";
+  const bool takes_text = name == "/system" || name == "/thinking" || name == "/tools" || name == "/save" ||
+                          name == "/load" || name == "/image" || name == "/video";
   if (!takes_text && !rest.empty()) fail("{}: takes nothing behind it ({})", name, rest);
   if (name == "/quit") return false;
   if (name == "/help") {
     view_.note(help_text);
   } else if (name == "/new") {
     conversation_.clear();
+    attachments_.clear();
     view_.note("a new conversation");
   } else if (name == "/system") {
     change_system(rest);
@@ -194,6 +216,8 @@ bool ChatSession::command(const std::string& line) {
     regenerate();
   } else if (name == "/undo") {
     view_.note(conversation_.undo() ? "the last question is taken back" : "there is no question yet");
+  } else if (name == "/image" || name == "/video") {
+    attach(rest, name == "/video");
   } else if (name == "/save") {
     save(rest);
   } else if (name == "/load") {

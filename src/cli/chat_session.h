@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/chat/conversation.h"
 #include "src/cli/chat_model.h"
@@ -16,8 +17,13 @@ class ChatSession {
   // Generates and shows a reply. May throw m3::Error: the line is shown and the chat goes on.
   using Answer = std::function<ChatReply(const chat::Conversation&)>;
 
-  ChatSession(chat::Conversation conversation, Answer answer, ChatView& view)
-      : conversation_(std::move(conversation)), answer_(std::move(answer)), view_(view) {}
+  // `attachments`: of the first question.
+  ChatSession(chat::Conversation conversation, Answer answer, ChatView& view,
+              std::vector<chat::Conversation::Attachment> attachments = {})
+      : conversation_(std::move(conversation)),
+        answer_(std::move(answer)),
+        view_(view),
+        attachments_(std::move(attachments)) {}
 
   // What stands before the next line: "> ", or whose result is asked for.
   std::string prompt() const;
@@ -37,10 +43,12 @@ class ChatSession {
   void change_tools(const std::string& path);
   void save(const std::string& path);
   void load(const std::string& path);
+  void attach(const std::string& path, bool video);
 
   chat::Conversation conversation_;
   Answer answer_;
   ChatView& view_;
+  std::vector<chat::Conversation::Attachment> attachments_;  // of the next question
 };
 
 }  // namespace m3::cli

@@ -14,6 +14,7 @@
 #include "src/cli/chat_view.h"
 #include "src/cli/line_editor.h"
 #include "src/cli/run_command.h"
+#include "src/media/references.h"
 
 namespace m3::cli {
 
@@ -99,14 +100,29 @@ bool wants_color() {
   return (refused == nullptr || *refused == '\0') && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 
+// Files and the web are this machine's owner's own.
+media::MediaOptions own_media(const RunOptions& options) {
+  media::MediaOptions media = options.media.finish();
+  media.sources.local_root = "/";
+  return media;
+}
+
+std::vector<chat::Conversation::Attachment> attachments(const RunOptions& options) {
+  std::vector<chat::Conversation::Attachment> out;
+  for (const std::string& file : options.images) out.push_back({false, media::file_url(file)});
+  for (const std::string& file : options.videos) out.push_back({true, media::file_url(file)});
+  return out;
+}
+
 int answer_once(const RunOptions& options, const ChatModel& model, const chat::Conversation& conversation, Request base,
                 const std::string& built_in) {
   const chat::ChatRequest chat = conversation.request();
   if (!built_in.empty() && !base.max_tokens) base.max_tokens = sample_answer_tokens;
-  const Request request = model.request(conversation, chat, base);
+  Request request = model.request(conversation, chat, base);
   const LoadedEngine loaded = load_engine(options);
   Engine& engine = *loaded.engine;
   static_cast<void>(interrupted());  // from here Ctrl-C ends the reply, not the program
+  model.add_pictures(engine.info(), conversation, chat, request, interrupted);
   if (!built_in.empty() && !options.json) {
     write_error(fmt::format("No question given; asking \"{}\" (m3 run --help tells more).\n\n", built_in));
   }
@@ -151,7 +167,7 @@ int answer_once(const RunOptions& options, const ChatModel& model, const chat::C
 
 // Reads lines until the person has had enough.
 int chat_at_terminal(const RunOptions& options, const ChatModel& model, chat::Conversation conversation,
-                     const Request& base) {
+                     const Request& base, const std::vector<chat::Conversation::Attachment>& shown) {
   const LoadedEngine loaded = load_engine(options);
   Engine& engine = *loaded.engine;
   ChatView view(write_output, {.terminal = true, .color = wants_color(), .reasoning = true});
@@ -162,7 +178,7 @@ int chat_at_terminal(const RunOptions& options, const ChatModel& model, chat::Co
         return model.reply(
             engine, asked, base, [&](const chat::ParseEvent& part) { view.show(part); }, interrupted);
       },
-      view);
+      view, shown);
   LineEditor editor;
   view.note(fmt::format("{} on {}; /help lists commands", engine.info().name, engine.info().backend));
   int code = 0;
@@ -189,13 +205,16 @@ int chat_at_terminal(const RunOptions& options, const ChatModel& model, chat::Co
 
 int run_chat(const CLI::App& command, const RunOptions& options) {
   const Request base = options.sampling.finish();
-  const ChatModel model(options.model.path());
+  const ChatModel model(options.model.path(), own_media(options));
   chat::Conversation conversation = begin(command, options);
   const bool asked = command.count("--prompt") > 0 || command.count("--prompt-file") > 0;
+  const std::vector<chat::Conversation::Attachment> shown = attachments(options);
   // A request file that ends with a question needs no other.
   const bool complete = conversation.awaits_reply();
+  if (complete && !asked && !shown.empty())
+    fail_usage("--image and --video go with a question of their own: add --prompt TEXT");
   if (!asked && is_terminal(STDIN_FILENO) && is_terminal(STDOUT_FILENO) && !options.json && !complete)
-    return chat_at_terminal(options, model, std::move(conversation), base);
+    return chat_at_terminal(options, model, std::move(conversation), base, shown);
   std::string built_in;
   const bool input_taken = options.request == "-" || options.tools == "-" || options.json_schema == "-";
   if (!complete || asked) {
@@ -205,7 +224,7 @@ int run_chat(const CLI::App& command, const RunOptions& options) {
     if (question->empty())
       fail_usage("the prompt is empty: give --prompt TEXT, --prompt-file FILE, or text on standard input");
     while (command.count("--prompt") == 0 && question->ends_with('\n')) question->pop_back();
-    conversation.add_user(*question);
+    conversation.add_user(*question, shown);
   }
   return answer_once(options, model, conversation, base, built_in);
 }

@@ -24,7 +24,8 @@ constexpr std::int64_t sample_tokens = 120;
 constexpr const char* sample_file = "sample-prompt.txt";
 
 constexpr std::array chat_options = {"--system", "--request",     "--thinking",    "--thinking-budget",
-                                     "--tools",  "--tool-choice", "--json-schema", "--show-reasoning"};
+                                     "--tools",  "--tool-choice", "--json-schema", "--show-reasoning",
+                                     "--image",  "--video"};
 
 // What one sample has become so far.
 struct Completion {
@@ -161,11 +162,14 @@ void add_run_command(CLI::App& app) {
   const auto options = std::make_shared<RunOptions>();
   add_model_options(command, options->model);
   add_picture_options(command, options->model.engine);
+  add_media_flags(command, options->media);
   command.add_option("--prompt", options->prompt, "The question, or with --raw the text to complete");
   command.add_option("--prompt-file", options->prompt_file, "Read it from a file, or from standard input with -");
   command.add_flag("--raw", options->raw, "Complete the text as it is, without the chat format");
   command.add_flag("--parse-special", options->parse_special,
                    "With --raw: recognise special tokens written in the prompt");
+  command.add_option("--image", options->images, "A picture for the question, a file; may be repeated")->take_all();
+  command.add_option("--video", options->videos, "A video for the question, a file; may be repeated")->take_all();
   command.add_option("--system", options->system, "The system prompt");
   command.add_option("--request", options->request,
                      "Begin with the messages, tools and settings of a /v1/chat/completions body, a JSON file");

@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "m3/engine.h"
 #include "src/cli/common.h"
+#include "src/cli/media_flags.h"
 
 namespace m3::cli {
 
@@ -34,6 +36,8 @@ struct RunOptions {
   std::string tool_choice;
   std::string json_schema;  // a file
   bool show_reasoning = false;
+  std::vector<std::string> images, videos;  // files of the question
+  MediaFlags media;
 };
 
 // The prompt that was given by option, file or standard input; nothing where none was.

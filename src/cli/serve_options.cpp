@@ -1,22 +1,10 @@
 #include "src/cli/serve_options.h"
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
-
 #include "src/base/error.h"
 
 namespace m3::cli {
 namespace {
-
-// vLLM takes such lists as JSON: '["http://a", "http://b"]'. Plain words are taken too.
-std::vector<std::string> words(const std::string& flag, const std::vector<std::string>& given) {
-  if (given.size() != 1 || given[0].empty() || given[0][0] != '[') return given;
-  try {
-    return nlohmann::json::parse(given[0]).get<std::vector<std::string>>();
-  } catch (const nlohmann::json::exception&) {
-    fail_usage("{} {}: not a JSON list of strings", flag, given[0]);
-  }
-}
 
 const CLI::Validator only_one_device(
     [](std::string& text) {
@@ -137,6 +125,8 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
   command.add_flag("!--no-enable-prefix-caching,--enable-prefix-caching", engine.enable_prefix_caching,
                    "Blocks of 128 tokens computed once serve all prompts that begin so (on)");
   add_picture_options(command, engine);
+  add_media_flags(command, options.media);
+  add_media_limits(command, options.media);
   command.add_option("--block-size", options.block_size, "Tokens of a cache block: 128 in M3")
       ->check(CLI::IsMember({128}));
   // In most launch scripts for vLLM, and true here in any case.
@@ -174,15 +164,16 @@ server::ServerOptions ServeOptions::finish() const {
   for (const std::string& name : finished.served_names) {
     if (name.empty()) fail_usage("--served-model-name: a name is empty");
   }
-  finished.allowed_origins = words("--allowed-origins", origins);
-  finished.allowed_methods = words("--allowed-methods", methods);
-  finished.allowed_headers = words("--allowed-headers", headers);
+  finished.allowed_origins = word_list("--allowed-origins", origins);
+  finished.allowed_methods = word_list("--allowed-methods", methods);
+  finished.allowed_headers = word_list("--allowed-headers", headers);
   finished.header_timeout = server::Seconds(header_seconds);
   finished.body_timeout = server::Seconds(body_seconds);
   finished.write_timeout = server::Seconds(write_seconds);
   finished.keep_alive_timeout = server::Seconds(keep_alive_seconds);
   finished.shutdown_timeout = server::Seconds(shutdown_seconds);
   finished.log_json = log_format == "json";
+  finished.media = media.finish();
   return finished;
 }
 

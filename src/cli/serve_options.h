@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/cli/common.h"
+#include "src/cli/media_flags.h"
 #include "src/server/options.h"
 
 namespace m3::cli {
@@ -21,6 +22,7 @@ struct ServeOptions {
   int block_size = 128, tensor_parallel_size = 1;
   bool enable_auto_tool_choice = false, always = false;
   std::string dtype = "auto";
+  MediaFlags media;
 
   // What depends on several flags, checked. Errors (usage): a certificate without its key; an empty key.
   server::ServerOptions finish() const;

@@ -1,12 +1,16 @@
 // m3 trace: what the model did at chosen positions, as a safetensors file.
 #include <charconv>
+#include <limits>
+#include <span>
 
 #include "src/base/error.h"
 #include "src/checkpoint/safetensors_writer.h"
 #include "src/cli/commands.h"
 #include "src/cli/common.h"
+#include "src/cli/media_flags.h"
 #include "src/cli/pixel_file.h"
 #include "src/engine/trace.h"
+#include "src/media/loader.h"
 
 namespace m3::cli {
 
@@ -17,6 +21,8 @@ struct TraceCommand {
   std::string ids_file, pixels_file, out, positions, tensors, backend = "cpu", numerics = "bf16", dropped;
   std::int64_t chunk = 0, greedy = 0;
   std::uint64_t shuffle_seed = 0;
+  std::vector<std::string> images, videos;
+  MediaFlags media;
 };
 
 std::vector<std::string> split_list(const std::string& list) {
@@ -47,10 +53,53 @@ std::vector<T> number_list(const std::string& list, const char* option) {
   return numbers;
 }
 
+// In the order of the command line's kinds: images, then videos.
+std::vector<media::Prepared> load_pictures(const TraceCommand& options, const ModelConfig& config) {
+  if (!config.vision) fail("this model takes no pictures: its config.json has no vision_config");
+  media::MediaOptions media = options.media.finish();
+  media.sources.local_root = "/";
+  media.cache_bytes = 0;
+  MediaInfo model;
+  model.patch_size = config.vision->patch_size;
+  model.temporal_patch_size = config.vision->temporal_patch_size;
+  model.merge_size = config.vision->spatial_merge_size;
+  model.segment_groups = config.vision->segment_max_frames;
+  constexpr auto no_limit = std::numeric_limits<std::int64_t>::max();  // memory is planned for what comes
+  model.max_patches = no_limit;
+  media::MediaLoader loader(media);
+  return loader.load_now(media::file_references(options.images, options.videos, media), model, no_limit);
+}
+
+template <typename T>
+engine::TraceTensor tensor_of(DType dtype, std::vector<std::int64_t> shape, const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {dtype, std::move(shape), {bytes.begin(), bytes.end()}};
+}
+
+// What --pixels reads: pixel_values, grid, is_video; and clips' timestamps, one a temporal group.
+void add_pixels(const std::vector<Media>& media, const std::vector<double>& timestamps, engine::Trace& trace) {
+  std::vector<float> pixels;
+  std::vector<std::int32_t> grid, is_video;
+  std::int64_t patches = 0;
+  for (const Media& one : media) {
+    pixels.insert(pixels.end(), one.pixels->begin(), one.pixels->end());
+    for (const std::int64_t side : {one.t, one.h, one.w}) grid.push_back(static_cast<std::int32_t>(side));
+    is_video.push_back(one.kind == Media::Kind::video ? 1 : 0);
+    patches += one.t * one.h * one.w;
+  }
+  trace["pixel_values"] = tensor_of(DType::f32, {patches, std::ssize(pixels) / patches}, pixels);
+  trace["grid"] = tensor_of(DType::i32, {std::ssize(media), 3}, grid);
+  trace["is_video"] = tensor_of(DType::i32, {std::ssize(media)}, is_video);
+  if (timestamps.empty()) return;
+  const std::vector<float> seconds(timestamps.begin(), timestamps.end());
+  trace["timestamps"] = tensor_of(DType::f32, {std::ssize(seconds)}, seconds);
+}
+
 void run(const CLI::App& command, const TraceCommand& options) {
   engine::TraceOptions trace;
-  if (options.ids_file.empty() && options.pixels_file.empty())
-    fail_usage("nothing to trace: give --token-ids, --pixels or both");
+  const bool pictures = !options.images.empty() || !options.videos.empty();
+  if (options.ids_file.empty() && options.pixels_file.empty() && !pictures)
+    fail_usage("nothing to trace: give --token-ids, --pixels, --image or --video");
   if (!options.ids_file.empty()) trace.token_ids = read_token_ids(options.ids_file);
   if (!options.pixels_file.empty()) trace.media = read_pixel_file(options.pixels_file);
   if (options.positions == "all") {
@@ -75,6 +124,12 @@ void run(const CLI::App& command, const TraceCommand& options) {
     fail_usage("--out {} is the file of the ids; writing there would destroy it", options.out);
   if (std::filesystem::equivalent(options.pixels_file, options.out, ignored))
     fail_usage("--out {} is the file of the pixels; writing there would destroy it", options.out);
+  for (const std::vector<std::string>* files : {&options.images, &options.videos}) {
+    for (const std::string& file : *files) {
+      if (std::filesystem::equivalent(file, options.out, ignored))
+        fail_usage("--out {} is one of the pictures; writing there would destroy it", options.out);
+    }
+  }
   const bool fp32 = options.numerics == "fp32";
   if (!fp32 && options.numerics != "bf16") fail_usage("--numerics {}: write bf16 or fp32", options.numerics);
   if (fp32 && options.backend != "scalar") fail_usage("--numerics fp32 is the judge's; add --backend scalar");
@@ -94,13 +149,21 @@ void run(const CLI::App& command, const TraceCommand& options) {
   load.kv_cache_dtype = fp32 && command.count("--kv-cache-dtype") == 0 ? "f32" : engine.kv_cache_dtype;
   load.index_cache_dtype = fp32 && command.count("--index-cache-dtype") == 0 ? "f32" : engine.index_cache_dtype;
 
+  Checkpoint checkpoint = Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
+  std::vector<double> timestamps;
+  if (pictures) {
+    for (media::Prepared& prepared : load_pictures(options, checkpoint.config())) {
+      trace.media.push_back(std::move(prepared.media));
+      timestamps.insert(timestamps.end(), prepared.timestamps.begin(), prepared.timestamps.end());
+    }
+  }
   // A clip is computed in parts, but planning for all of it does no harm: memory is taken as it is used.
   for (const Media& media : trace.media)
     load.vision_patches = std::max(load.vision_patches, media.t * media.h * media.w);
 
-  Checkpoint checkpoint = Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
   engine::LoadedModel model(std::move(checkpoint), load);
-  const engine::Trace result = engine::trace(model, trace);
+  engine::Trace result = engine::trace(model, trace);
+  if (pictures) add_pixels(trace.media, timestamps, result);
 
   SafetensorsWriter writer(options.out);
   for (const auto& [name, tensor] : result) writer.declare(name, tensor.dtype, tensor.shape);
@@ -119,6 +182,10 @@ void add_trace_command(CLI::App& app) {
   command.add_option("--token-ids", options->ids_file, "Ids: white-space separated text or .npy; - for standard input");
   command.add_option("--pixels", options->pixels_file,
                      "Pictures as patches: a .safetensors file with pixel_values and grid; stores features");
+  command.add_option("--image", options->images, "A picture, a file; stores pixel_values, grid and features")
+      ->take_all();
+  command.add_option("--video", options->videos, "A video, a file; the same, behind the pictures")->take_all();
+  add_media_flags(command, options->media);
   command.add_option("--out", options->out, "The .safetensors file to write")->required();
   command.add_option("--positions", options->positions, "all, or 0,5,… (default: the last)");
   command.add_option("--tensors", options->tensors,

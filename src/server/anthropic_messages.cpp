@@ -4,6 +4,7 @@
 #include "src/server/chat_call.h"
 #include "src/server/chat_sample.h"
 #include "src/server/generation.h"
+#include "src/server/media_call.h"
 #include "src/server/request_id.h"
 #include "src/server/sampling_fields.h"
 #include "src/server/sse.h"
@@ -230,23 +231,28 @@ AnthropicRequest read_request(const Server& server, const Exchange& exchange, bo
   AnthropicRequest request = read_anthropic_request(
       parse_body(exchange.request()),
       {.needs_max_tokens = !counting, .allow_unknown_fields = server.options().allow_unknown_fields});
-  if (!request.picture_path.empty()) refuse(request.picture_path, "pictures are not supported yet");
   return request;
 }
 
 void create_message(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const AnthropicRequest given = read_request(server, *exchange, false);
-  ChatCall call = read_call(server, given);
-  std::vector<Request> requests = {call.request};
-  std::unique_ptr<ReplyWriter> writer;
-  if (given.stream) {
-    writer = std::make_unique<StreamedMessage>(exchange, std::move(call), given.show_thinking,
-                                               server.options().join_packets);
-  } else {
-    writer = std::make_unique<WholeMessage>(exchange, std::move(call), given.show_thinking);
-  }
-  try {
+  const auto call = std::make_shared<ChatCall>(read_call(server, given));
+  auto pictures = std::move(call->pictures);
+  const auto generate = [&server, exchange, call, streamed = given.stream,
+                         thinking = given.show_thinking](const std::vector<media::Prepared>& prepared) {
+    add_pictures(server.model(), prepared, *call);
+    std::vector<Request> requests = {call->request};
+    call->request.media.clear();  // the engine has them
+    std::unique_ptr<ReplyWriter> writer;
+    if (streamed) {
+      writer = std::make_unique<StreamedMessage>(exchange, std::move(*call), thinking, server.options().join_packets);
+    } else {
+      writer = std::make_unique<WholeMessage>(exchange, std::move(*call), thinking);
+    }
     start_generation(server, exchange, std::move(requests), std::move(writer));
+  };
+  try {
+    with_pictures(server, exchange, std::move(pictures), given.names, generate);
   } catch (...) {
     throw given.names.translate(to_api_error(std::current_exception()));
   }
@@ -254,15 +260,20 @@ void create_message(Server& server, const std::shared_ptr<Exchange>& exchange) {
 
 void count_tokens(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const AnthropicRequest given = read_request(server, *exchange, true);
-  std::size_t tokens = 0;
   try {
     Fields fields(given.chat_body);
     read_model_name(fields, server);
-    tokens = encode_chat(server.model(), read_chat(server, given.chat_body)).size();
+    const chat::ChatRequest request = read_chat(server, given.chat_body);
+    with_pictures(server, exchange, read_pictures(server, request, given.chat_body), given.names,
+                  [&server, exchange, ids = encode_chat(server.model(), request)](const auto& pictures) {
+                    const Model& model = server.model();
+                    const std::size_t tokens =
+                        media::expand_prompt(model.tokenizer, model.engine->info().media, ids, pictures).size();
+                    exchange->send({.body = to_text({{"input_tokens", tokens}})});
+                  });
   } catch (...) {
     throw given.names.translate(to_api_error(std::current_exception()));
   }
-  exchange->send({.body = to_text({{"input_tokens", tokens}})});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/media/options.h"
 #include "src/server/fields.h"
 #include "src/server/values.h"
 
@@ -43,32 +44,38 @@ class Parts {
     join(text_, text);
     parts_.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(text_)}}));
   }
-  void add_picture(const std::string& url, const std::string& path) {
-    if (!pictures_) picture_path_ = path;
-    parts_.push_back(
-        dict_value({{"type", text_value("image_url")}, {"image_url", dict_value({{"url", text_value(url)}})}}));
+  // `type`: image_url or video_url.
+  void add_picture(const char* type, const std::string& url, const std::string& path) {
+    pictures_.push_back({parts_.size(), path});
+    parts_.push_back(dict_value({{"type", text_value(type)}, {type, dict_value({{"url", text_value(url)}})}}));
     last_is_picture_ = true;
-    pictures_ = true;
   }
   bool empty() const { return parts_.empty(); }
-  const std::string& picture_path() const { return picture_path_; }  // the first one's, or empty
-  Value content() const { return pictures_ ? list_value(parts_) : text_value(text_); }
+  Value content() const { return pictures_.empty() ? text_value(text_) : list_value(parts_); }
+  // Where the client's pictures stand among the parts of messages[number].
+  void name_pictures(std::size_t number, FieldNames& names) const {
+    for (const auto& [part, path] : pictures_) names.add(fmt::format("messages[{}].content[{}]", number, part), path);
+  }
 
  private:
   std::vector<Value> parts_;
-  std::string text_, picture_path_;
-  bool last_is_picture_ = false, pictures_ = false;
+  std::string text_;
+  std::vector<std::pair<std::size_t, std::string>> pictures_;  // number of the part, and the client's path
+  bool last_is_picture_ = false;
 };
 
-void read_picture(Fields& block, Parts& parts) {
+void read_picture(const char* type_in_chat, Fields& block, Parts& parts) {
   auto source = block.object("source");
   if (!source) refuse(block.path_of("source"), "missing");
   const std::string type = required_string(*source, "type");
   if (type == "base64") {
     const std::string media_type = required_string(*source, "media_type");
-    parts.add_picture("data:" + media_type + ";base64," + required_string(*source, "data"), block.own_path());
+    // The bytes say what they are; a type that is wrong is tolerated.
+    if (media_type.find(',') != std::string::npos) refuse(source->path_of("media_type"), "not a MIME type");
+    parts.add_picture(type_in_chat, "data:" + media_type + ";base64," + required_string(*source, "data"),
+                      block.own_path());
   } else if (type == "url") {
-    parts.add_picture(required_string(*source, "url"), block.own_path());
+    parts.add_picture(type_in_chat, required_string(*source, "url"), block.own_path());
   } else {
     refuse(source->path_of("type"), fmt::format("'{}' is not implemented; known are base64 and url", type));
   }
@@ -94,13 +101,13 @@ void read_document(Fields& block, Parts& parts) {
   if (auto citations = block.object("citations")) citations->only("enabled", false, "citations are not implemented");
 }
 
-// text, image and document, as users and tools give them; false: another type.
+// text, image, video and document, as users and tools give them; false: another type.
 bool read_part(const std::string& type, Fields& block, Parts& parts) {
   if (type == "text") {
     parts.add_text(required_string(block, "text"));
     block.ignore({"citations"});
-  } else if (type == "image") {
-    read_picture(block, parts);
+  } else if (type == "image" || type == "video") {
+    read_picture(type == "image" ? "image_url" : "video_url", block, parts);
   } else if (type == "document") {
     read_document(block, parts);
   } else {
@@ -150,6 +157,7 @@ class Translator {
     for (const char* name : {"seed", "min_p", "repetition_penalty", "chat_template_kwargs", "priority", "cache_salt"}) {
       pass(name, name);
     }
+    for (const char* name : media::request_sizing_names) pass(name, name);
     out_.stream = fields_.boolean("stream").value_or(false);
     // Prefixes are cached without being asked to; the user's name changes nothing.
     fields_.ignore({"metadata", "cache_control"});
@@ -284,8 +292,8 @@ class Translator {
                            type));
       }
     }
-    note_picture(parts);
     if (results && parts.empty()) return;
+    parts.name_pictures(messages_.size(), out_.names);
     set_member(message, "content", parts.content());
     add_message(std::move(message), path);
   }
@@ -315,7 +323,7 @@ class Translator {
         }
       }
     }
-    note_picture(parts);
+    parts.name_pictures(messages_.size(), out_.names);
     Dict message;
     set_member(message, "role", text_value("tool"));
     set_member(message, "tool_call_id", text_value(id));
@@ -327,15 +335,11 @@ class Translator {
     add_message(std::move(message), path);
   }
 
-  void note_picture(const Parts& parts) {
-    if (out_.picture_path.empty()) out_.picture_path = parts.picture_path();
-  }
-
   // A failed result with pictures: the mark stands before them.
   static void add_error_mark(const std::vector<Value>& blocks, Parts& parts) {
     const bool pictures = std::ranges::any_of(blocks, [](const Value& block) {
       const Value* type = block.is(Kind::dict) ? block.as_dict().find("type") : nullptr;
-      return type != nullptr && type->is(Kind::string) && type->bytes() == "image";
+      return type != nullptr && type->is(Kind::string) && (type->bytes() == "image" || type->bytes() == "video");
     });
     if (pictures) parts.add_text("Error:");
   }

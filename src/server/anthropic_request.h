@@ -3,7 +3,7 @@
 // | Anthropic                        | chat                                                            |
 // |----------------------------------|-----------------------------------------------------------------|
 // | system                           | a first system message; blocks joined by a blank line           |
-// | content blocks text, image       | the message's text, or parts                                    |
+// | content blocks text, image       | the message's text, or parts (video: as image, beyond the API)   |
 // | thinking                         | reasoning_content                                               |
 // | tool_use                         | tool_calls                                                      |
 // | tool_result                      | tool messages before the rest of the user's message             |
@@ -24,7 +24,6 @@ struct AnthropicRequest {
   FieldNames names;
   bool stream = false;
   bool show_thinking = true;
-  std::string picture_path;  // of the first picture, or empty
 };
 
 struct AnthropicReadOptions {

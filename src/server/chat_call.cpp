@@ -6,6 +6,7 @@
 
 #include "src/chat/reply_rules.h"
 #include "src/server/errors.h"
+#include "src/server/media_call.h"
 #include "src/server/sampling_fields.h"
 
 namespace m3::server {
@@ -19,6 +20,7 @@ namespace {
 void skip_chat_fields(Fields& fields) {
   fields.ignore({"messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "thinking",
                  "reasoning_effort", "add_generation_prompt", "continue_final_message"});
+  for (const char* name : media::request_sizing_names) fields.ignore({name});  // read_pictures() reads them
 }
 
 void read_harmless(Fields& fields) {
@@ -41,9 +43,7 @@ void refuse_foreign(Fields& fields) {
   fields.refuse_if_given("chat_template",
                          "a template in a request is not accepted; start the server with --chat-template");
   fields.refuse_if_given("documents", "the model's template has no place for documents; put them into a message");
-  for (const char* name : {"best_of", "mm_processor_kwargs", "media_io_kwargs"}) {
-    fields.refuse_if_given(name, "not implemented");
-  }
+  fields.refuse_if_given("best_of", "not implemented");
 }
 
 void read_logprobs(Fields& fields, const ServerOptions& options, ChatCall& call) {
@@ -202,7 +202,10 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   fields.finish(options.allow_unknown_fields);
   require_template(model);
   call.chat = read_chat(server, body);
-  chat::refuse_pictures(body);
+  call.pictures = read_pictures(server, call.chat, body);
+  if (!call.pictures.empty()) {
+    fields.refuse_if_given("truncate_prompt_tokens", "a prompt with pictures is not cut; leave it out");
+  }
   if (!options.allow_unknown_fields) check_nested_names(body);
   chat::apply_reply_rules(body, call.chat, model.tokenizer, call.request);
   read_echo(fields, call);

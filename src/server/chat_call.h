@@ -6,6 +6,7 @@
 
 #include "m3/request.h"
 #include "src/chat/messages.h"
+#include "src/media/references.h"
 #include "src/server/fields.h"
 #include "src/server/sampling_fields.h"
 #include "src/server/server.h"
@@ -16,6 +17,8 @@ struct ChatCall : StreamFields {
   std::string model;  // the name the client used
   chat::ChatRequest chat;
   Request request;  // with prompt ids, sampling, constraint and reasoning
+  // Pictures that add_pictures() (media_call.h) will put in place of the prompt's placeholders.
+  std::vector<media::Reference> pictures;
 
   bool include_reasoning = true;  // false: left out of the reply
   bool reasoning_split = true;    // false: within content, between <think> tags
@@ -24,7 +27,7 @@ struct ChatCall : StreamFields {
   std::string echo;            // what content begins with
 };
 
-// Checks everything that can be checked without the engine, renders and encodes the prompt. Errors (ApiError,
+// Checks everything that can be checked without the engine and without looking at pictures, renders and encodes the prompt. Errors (ApiError,
 // m3::Error): the first field that is wrong.
 ChatCall read_chat_call(const Server& server, const chat::Value& body);
 

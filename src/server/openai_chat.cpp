@@ -6,6 +6,7 @@
 #include "src/server/chat_sample.h"
 #include "src/server/generation.h"
 #include "src/server/logprobs.h"
+#include "src/server/media_call.h"
 #include "src/server/request_id.h"
 #include "src/server/routes.h"
 #include "src/server/sse.h"
@@ -218,15 +219,20 @@ class StreamedChat final : public ChatWriter {
 }  // namespace
 
 void chat_completions(Server& server, const std::shared_ptr<Exchange>& exchange) {
-  ChatCall call = read_chat_call(server, parse_body(exchange->request()));
-  std::vector<Request> requests = {call.request};
-  std::unique_ptr<ReplyWriter> writer;
-  if (call.stream) {
-    writer = std::make_unique<StreamedChat>(server, exchange, std::move(call));
-  } else {
-    writer = std::make_unique<WholeChat>(server, exchange, std::move(call));
-  }
-  start_generation(server, exchange, std::move(requests), std::move(writer));
+  const auto call = std::make_shared<ChatCall>(read_chat_call(server, parse_body(exchange->request())));
+  auto pictures = std::move(call->pictures);
+  with_pictures(server, exchange, std::move(pictures), {}, [&server, exchange, call](const auto& prepared) {
+    add_pictures(server.model(), prepared, *call);
+    std::vector<Request> requests = {call->request};
+    call->request.media.clear();  // the engine has them
+    std::unique_ptr<ReplyWriter> writer;
+    if (call->stream) {
+      writer = std::make_unique<StreamedChat>(server, exchange, std::move(*call));
+    } else {
+      writer = std::make_unique<WholeChat>(server, exchange, std::move(*call));
+    }
+    start_generation(server, exchange, std::move(requests), std::move(writer));
+  });
 }
 
 }  // namespace m3::server

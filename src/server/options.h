@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "src/media/options.h"
+
 namespace m3::server {
 
 using Seconds = std::chrono::duration<double>;
@@ -46,6 +48,8 @@ struct ServerOptions {
   bool return_tokens_as_ids = false;
   std::string default_template_arguments;  // JSON object; fills what chat_template_kwargs leaves open
   std::int64_t max_logprobs = 20;
+
+  media::MediaOptions media;  // pictures and videos of requests
 
   bool log_json = false;
   bool log_requests = true;

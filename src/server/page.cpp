@@ -12,7 +12,8 @@ namespace {
 
 // Nothing from elsewhere, nothing inline, and nobody may frame the page.
 constexpr const char* content_policy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri "
+    "'none'; "
     "form-action 'none'; frame-ancestors 'none'";
 
 const char* content_type_of(std::string_view name) {
@@ -60,6 +61,10 @@ void page_state(Server& server, const std::shared_ptr<Exchange>& exchange) {
     out["max_model_len"] = model.engine->info().max_model_len;
     out["chat"] = model.chat_template.has_value();
     if (!model.chat_template) out["no_chat"] = model.no_template;
+    const MediaInfo& media = model.engine->info().media;
+    out["images"] = media.unavailable.empty() && media.image_id >= 0 && server.options().media.most_images > 0;
+    out["videos"] = media.unavailable.empty() && media.video_id >= 0 && server.options().media.most_videos > 0;
+    if (!media.unavailable.empty()) out["no_pictures"] = media.unavailable;
     out["running"] = statistics.running;
     out["waiting"] = statistics.waiting;
     out["cache_pages"] = statistics.pages_total;

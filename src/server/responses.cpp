@@ -5,6 +5,7 @@
 #include "src/server/chat_call.h"
 #include "src/server/chat_sample.h"
 #include "src/server/generation.h"
+#include "src/server/media_call.h"
 #include "src/server/request_id.h"
 #include "src/server/responses_request.h"
 #include "src/server/responses_store.h"
@@ -274,16 +275,23 @@ void create(Server& server, const std::shared_ptr<ResponseStore>& store, const s
       read_responses_request(parse_body(exchange->request()), *store, server.options().allow_unknown_fields);
   const FieldNames names = given.names;
   try {
-    ChatCall call = read_chat_call(server, given.chat_body);
-    std::vector<Request> requests = {call.request};
-    std::unique_ptr<ReplyWriter> writer;
-    if (given.stream) {
-      writer = std::make_unique<StreamedResponse>(store, exchange, std::move(given), std::move(call),
-                                                  server.options().join_packets);
-    } else {
-      writer = std::make_unique<WholeResponse>(store, exchange, std::move(given), std::move(call), false);
-    }
-    start_generation(server, exchange, std::move(requests), std::move(writer));
+    const auto call = std::make_shared<ChatCall>(read_chat_call(server, given.chat_body));
+    auto pictures = std::move(call->pictures);
+    const auto asked = std::make_shared<ResponsesRequest>(std::move(given));
+    const auto generate = [&server, store, exchange, call, asked](const std::vector<media::Prepared>& prepared) {
+      add_pictures(server.model(), prepared, *call);
+      std::vector<Request> requests = {call->request};
+      call->request.media.clear();  // the engine has them
+      std::unique_ptr<ReplyWriter> writer;
+      if (asked->stream) {
+        writer = std::make_unique<StreamedResponse>(store, exchange, std::move(*asked), std::move(*call),
+                                                    server.options().join_packets);
+      } else {
+        writer = std::make_unique<WholeResponse>(store, exchange, std::move(*asked), std::move(*call), false);
+      }
+      start_generation(server, exchange, std::move(requests), std::move(writer));
+    };
+    with_pictures(server, exchange, std::move(pictures), names, generate);
   } catch (...) {
     throw names.translate(to_api_error(std::current_exception()));
   }

@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 
 #include "src/chat/template/json.h"
+#include "src/media/options.h"
 #include "src/server/fields.h"
 #include "src/server/responses_store.h"
 #include "src/server/values.h"
@@ -55,9 +56,14 @@ Value read_content(const Value& content, const std::string& path) {
       set_member(image, "url", text_value(required_string(fields, "image_url")));
       if (const Value* detail = fields.value("detail")) set_member(image, "detail", *detail);
       parts.push_back(dict_value({{"type", text_value("image_url")}, {"image_url", dict_value(std::move(image))}}));
+    } else if (type == "input_video") {  // beyond OpenAI's own
+      const Value video = dict_value({{"url", text_value(required_string(fields, "video_url"))}});
+      parts.push_back(dict_value({{"type", text_value("video_url")}, {"video_url", video}}));
     } else {
       refuse(part_path + ".type",
-             fmt::format("'{}' is not implemented; known are input_text, output_text, refusal and input_image", type));
+             fmt::format("'{}' is not implemented; known are input_text, output_text, refusal, input_image and "
+                         "input_video",
+                         type));
     }
     fields.finish(false);
   }
@@ -115,6 +121,7 @@ class Translator {
                              "priority", "cache_salt", "thinking", "thinking_token_budget", "chat_template_kwargs"}) {
       pass(name, name);
     }
+    for (const char* name : media::request_sizing_names) pass(name, name);
     out_.stream = fields_.boolean("stream").value_or(false);
     out_.store = fields_.boolean("store").value_or(true);
     echo("instructions", nullptr);

@@ -45,6 +45,7 @@ Server::Server(ServerOptions options, Loader loader)
       template_defaults_(read_template_defaults(options_.default_template_arguments)),
       metrics_(options_.vllm_metric_names),
       workers_(options_.worker_threads),
+      media_(std::make_unique<media::MediaLoader>(options_.media)),
       keys_(std::make_unique<ApiKeys>(options_.api_keys)) {
   add_routes(router_, *this);
   listener_ = std::make_unique<Listener>(
@@ -57,11 +58,12 @@ Server::Server(ServerOptions options, Loader loader)
   loader_ = std::thread([this, loader = std::move(loader)] { load(loader); });
 }
 
-// In the order in which they call each other: sessions, handlers, the engine.
+// In the order in which they call each other: sessions, pictures, handlers, the engine.
 Server::~Server() {
   ++shut_down_calls_;
   listener_->stop();
   loader_.join();
+  media_->stop();
   workers_.stop();
   model_.reset();
 }

@@ -1,7 +1,7 @@
 // The server as a whole: the model behind it, its routes, its threads and its end.
 //
 // Threads: `io_threads` move bytes (listener.h), `worker_threads` run handlers and turn events into replies, the
-// engine has its own. A client's bytes go session -> Exchange -> Router -> handler; a reply's go engine -> Generation
+// engine and what fetches and decodes pictures (media_call.h) have their own. A client's bytes go session -> Exchange -> Router -> handler; a reply's go engine -> Generation
 // (generation.h) -> ReplyWriter -> Exchange -> session.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "src/media/loader.h"
 #include "src/server/generation_registry.h"
 #include "src/server/log.h"
 #include "src/server/metrics.h"
@@ -55,6 +56,7 @@ class Server {
   Workers& workers() { return workers_; }
   Log& log() { return log_; }
   Metrics& metrics() { return metrics_; }
+  media::MediaLoader& media() { return *media_; }
   GenerationRegistry& generations() { return generations_; }
   // What a chat request's template arguments leave open (--default-chat-template-kwargs); a dict.
   const chat::Value& template_defaults() const { return template_defaults_; }
@@ -93,6 +95,7 @@ class Server {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Workers workers_;
+  std::unique_ptr<media::MediaLoader> media_;
   std::unique_ptr<ApiKeys> keys_;
   std::unique_ptr<Listener> listener_;
   std::thread loader_;

@@ -6,6 +6,7 @@
 #include "src/server/chat_call.h"
 #include "src/server/errors.h"
 #include "src/server/json.h"
+#include "src/server/media_call.h"
 #include "src/server/routes.h"
 #include "src/server/sampling_fields.h"
 
@@ -33,24 +34,31 @@ void tokenize(Server& server, const std::shared_ptr<Exchange>& exchange) {
   Fields fields(body);
   static_cast<void>(read_model_name(fields, server));
   const bool strings = fields.boolean("return_token_strs").value_or(false);
-  std::vector<TokenId> ids;
+  std::vector<TokenId> given;
+  std::vector<media::Reference> references;
   if (fields.value("messages") != nullptr) {
     fields.refuse_if_given("prompt", "give 'prompt' or 'messages'");
-    ids = encode_chat(model, check_chat(server, body, {"prompt", "return_token_strs"}));
+    const chat::ChatRequest request = check_chat(server, body, {"prompt", "return_token_strs"});
+    references = read_pictures(server, request, body);
+    given = encode_chat(model, request);
   } else {
     const auto prompt = fields.string("prompt");
     if (!prompt) refuse("prompt", "missing; give 'prompt' (a string) or 'messages'");
     fields.ignore({"add_special_tokens"});  // the tokenizer adds none
     fields.finish(server.options().allow_unknown_fields);
-    ids = model.engine->encode(*prompt, true);
+    given = model.engine->encode(*prompt, true);
   }
-  Json reply = {{"count", ids.size()}, {"max_model_len", model.engine->info().max_model_len}, {"tokens", ids}};
-  reply["token_strs"] = nullptr;
-  if (strings) {
-    reply["token_strs"] = Json::array();
-    for (const TokenId id : ids) reply["token_strs"].push_back(model.tokenizer.token_text(id));
-  }
-  exchange->send({.body = to_text(reply)});
+  const auto answer = [&model, exchange, given = std::move(given), strings](const auto& pictures) {
+    const std::vector<TokenId> ids = media::expand_prompt(model.tokenizer, model.engine->info().media, given, pictures);
+    Json reply = {{"count", ids.size()}, {"max_model_len", model.engine->info().max_model_len}, {"tokens", ids}};
+    reply["token_strs"] = nullptr;
+    if (strings) {
+      reply["token_strs"] = Json::array();
+      for (const TokenId id : ids) reply["token_strs"].push_back(model.tokenizer.token_text(id));
+    }
+    exchange->send({.body = to_text(reply)});
+  };
+  with_pictures(server, exchange, std::move(references), {}, answer);
 }
 
 void detokenize(Server& server, const std::shared_ptr<Exchange>& exchange) {
@@ -108,16 +116,22 @@ void abort_requests(Server& server, const std::shared_ptr<Exchange>& exchange) {
 // What `m3 chat-render` does.
 void chat_render(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const Model& model = server.model();
-  const chat::ChatRequest request = check_chat(server, parse_body(exchange->request()));
+  const Value body = parse_body(exchange->request());
+  const chat::ChatRequest request = check_chat(server, body);
   const chat::Text prompt = chat::render_prompt(require_template(model), request);
   Json spans = Json::array();
   prompt.for_each_run([&](std::string_view text, chat::Origin origin) {
     spans.push_back({{"origin", origin == chat::Origin::message ? "message" : "template"}, {"text", text}});
   });
-  const std::vector<TokenId> ids = chat::encode_prompt(model.tokenizer, prompt);
-  exchange->send(
-      {.body = to_text(
-           {{"prompt", prompt.bytes()}, {"token_ids", ids}, {"count", ids.size()}, {"spans", std::move(spans)}})});
+  const auto answer = [&model, exchange, text = prompt.bytes(), spans = std::move(spans),
+                       given = chat::encode_prompt(model.tokenizer, prompt)](const auto& pictures) {
+    const std::vector<TokenId> ids = media::expand_prompt(model.tokenizer, model.engine->info().media, given, pictures);
+    exchange->send({.body = to_text({{"prompt", text}, {"token_ids", ids}, {"count", ids.size()}, {"spans", spans}})});
+  };
+  // A model that takes no pictures still shows where its template would have them.
+  const bool takes = model.engine->info().media.unavailable.empty();
+  with_pictures(server, exchange, takes ? read_pictures(server, request, body) : std::vector<media::Reference>(), {},
+                answer);
 }
 
 // What `m3 chat-parse` does: {"request": a chat body, "text": what a model wrote for it}.

@@ -30,6 +30,8 @@ namespace http = boost::beast::http;
 using asio::use_awaitable;
 using asio::ip::tcp;
 
+constexpr std::chrono::milliseconds stop_period{50};
+
 struct Reply {
   unsigned status = 0;
   std::string location;
@@ -142,7 +144,15 @@ std::vector<std::byte> fetch(const std::string& url, const FetchOptions& options
       failure = std::move(error);
       body = std::move(result);
     });
-    io.run_for(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.seconds)));
+    using Clock = std::chrono::steady_clock;
+    const auto end =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
+    if (!options.stop) io.run_until(end);
+    while (options.stop && !body && !failure && Clock::now() < end) {
+      if (options.stop()) fail("nobody waits for it any more");
+      io.run_until(std::min(end, Clock::now() + stop_period));
+      if (io.stopped()) break;
+    }
   }
   if (!body) fail("no complete answer within {} seconds", options.seconds);
   if (failure) {

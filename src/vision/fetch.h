@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@ struct FetchOptions {
   std::vector<std::string> private_hosts;
   double seconds = 20;  // for everything, redirects included
   int redirects = 5;
+  std::function<bool()> stop;  // polled some times a second; true ends it with an error
 };
 
 // The body of a GET. Certificates are verified. The address that was checked is the one connected to. Errors (input),

@@ -279,7 +279,8 @@ class LibavFrames final : public VideoFrames {
     read_index(container);
   }
 
-  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) override {
+  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take,
+            FunctionRef<void()> keep_on) override {
     Container container(bytes_, type, limits_);
     Codec decoder = open_decoder(container.stream());
     Packet packet(allocated(libav().av_packet_alloc()));
@@ -294,6 +295,7 @@ class LibavFrames final : public VideoFrames {
     bool taken = false;
     bool more = true;
     while (more && at < wanted.size()) {
+      keep_on();
       more = container.next(*packet);
       check(libav().avcodec_send_packet(decoder.get(), more ? packet.get() : nullptr));
       while (at < wanted.size() && avcodec_receive(*decoder, *frame)) {
@@ -409,7 +411,8 @@ DecodedImage decode_gif(std::span<const std::byte> bytes, const ImageLimits& lim
   image.stored = frames.stored;
   image.frames = static_cast<int>(frames.starts.size());
   const std::size_t first = 0;
-  frames.read({&first, 1}, [&](Picture picture, double) { image.picture = std::move(picture); });
+  frames.read(
+      {&first, 1}, [&](Picture picture, double) { image.picture = std::move(picture); }, VideoReader::nothing);
   return image;
 }
 

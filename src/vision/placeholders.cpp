@@ -9,7 +9,7 @@ namespace m3::vision {
 std::vector<std::int32_t> media_tokens(const Pixels& pixels, const MediaTokens& ids,
                                        FunctionRef<std::vector<std::int32_t>(const std::string&)> encode) {
   const std::int64_t groups = pixels.video ? pixels.grid.t : 1;
-  const auto tokens = static_cast<std::size_t>(pixels.tokens() / groups);
+  const auto tokens = static_cast<std::size_t>(pixels.tokens(ids.merge) / groups);
   std::vector<std::int32_t> result;
   for (std::int64_t group = 0; group < groups; ++group) {
     if (pixels.video && !pixels.timestamps.empty()) {

@@ -16,6 +16,7 @@ namespace m3::vision {
 struct MediaTokens {
   std::int32_t image = 200'025, video = 200'026;  // "]<]image[>[", "]<]video[>["
   std::int32_t start = 200'029, end = 200'030;    // around an image, and around each temporal group of a video
+  int merge = 2;                                  // patches of a side of one token
 };
 
 // The tokens that stand in place of one placeholder. An image: start, a token for each feature, end. A video, for each

@@ -97,14 +97,19 @@ VideoPlan plan_video(const VideoReader& reader, const VideoOptions& options) {
 
 Pixels video_pixels(std::span<const std::byte> bytes, const VideoOptions& options) {
   VideoReader reader(bytes, options.limits);
-  const VideoPlan plan = plan_video(reader, options);
+  return video_pixels(reader, plan_video(reader, options), options);
+}
+
+Pixels video_pixels(VideoReader& reader, const VideoPlan& plan, const VideoOptions& options,
+                    FunctionRef<void()> check) {
   GroupWriter writer(plan.resized, static_cast<std::int64_t>(plan.frames.size()), options);
   std::vector<double> timestamps;
   std::size_t count = 0;
-  reader.read(plan.frames, [&](const Picture& frame, double seconds) {
+  const auto take = [&](const Picture& frame, double seconds) {
     if (count++ % static_cast<std::size_t>(options.shape.temporal) == 0) timestamps.push_back(seconds);
     writer.add(frame);
-  });
+  };
+  reader.read(plan.frames, take, check);
   Pixels pixels = writer.finish();
   pixels.timestamps = std::move(timestamps);
   return pixels;

@@ -10,7 +10,8 @@ namespace m3::vision {
 class VideoFrames {
  public:
   virtual ~VideoFrames() = default;
-  virtual void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) = 0;
+  virtual void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take,
+                    FunctionRef<void()> check) = 0;
 
   MediaType type = MediaType::unknown;
   const char* codec = "";

@@ -18,11 +18,15 @@ class WebpFrames final : public VideoFrames {
     starts = animation_.starts();
   }
 
-  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) override {
+  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take,
+            FunctionRef<void()> check) override {
     std::size_t next = 0;
     for (const std::size_t frame : wanted) {
       Picture picture;
-      for (; next <= frame; ++next) picture = animation_.next();
+      for (; next <= frame; ++next) {
+        check();
+        picture = animation_.next();
+      }
       take(std::move(picture), starts[frame]);
     }
   }
@@ -64,8 +68,9 @@ Size VideoReader::stored() const { return frames_->stored; }
 int VideoReader::orientation() const { return frames_->orientation; }
 const std::vector<double>& VideoReader::starts() const { return frames_->starts; }
 
-void VideoReader::read(std::span<const std::size_t> wanted, FunctionRef<void(Picture frame, double seconds)> take) {
-  frames_->read(wanted, take);
+void VideoReader::read(std::span<const std::size_t> wanted, FunctionRef<void(Picture frame, double seconds)> take,
+                       FunctionRef<void()> check) {
+  frames_->read(wanted, take, check);
 }
 
 }  // namespace m3::vision

@@ -42,7 +42,11 @@ class VideoReader {
   // Decodes from the beginning and hands over the frames shown at `wanted`, which are ascending numbers of starts():
   // upright, 8-bit RGB on white, with the time they really have. A frame that the decoder leaves out is replaced by the
   // next one there is. Call once. Errors (input): damaged.
-  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture frame, double seconds)> take);
+  // `check` is called between packets and may throw, to end it early.
+  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture frame, double seconds)> take,
+            FunctionRef<void()> check = nothing);
+
+  static constexpr auto nothing = [] {};
 
  private:
   std::unique_ptr<VideoFrames> frames_;

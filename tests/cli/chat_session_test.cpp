@@ -105,6 +105,35 @@ TEST_F(Session, AFailedQuestionIsTakenBack) {
   EXPECT_EQ(session_.conversation().size(), 0u);
 }
 
+TEST_F(Session, PicturesGoWithTheNextQuestion) {
+  test::write_file(files_ / "a.png", "x");
+  test::write_file(files_ / "b.mp4", "y");
+  session_.handle("/image " + (files_ / "none.png").string());
+  EXPECT_THAT(shown(), HasSubstr("No such file"));
+  session_.handle("/image " + (files_ / "a.png").string());
+  session_.handle("/video " + (files_ / "b.mp4").string());
+  EXPECT_THAT(shown(), HasSubstr("2 go with the next question"));
+  session_.handle("what");  // fails: both stay
+  EXPECT_THAT(shown(), HasSubstr("/image off"));
+  EXPECT_EQ(session_.conversation().size(), 0u);
+  replies_ = {{"A dog."}, {"Yes."}, {"No."}};
+  session_.handle("what");
+  ASSERT_EQ(requests_.back().media.size(), 2u);
+  EXPECT_FALSE(requests_.back().media[0].video);
+  EXPECT_TRUE(requests_.back().media[1].video);
+  EXPECT_EQ(requests_.back().media[1].path, "messages[0].content[1]");
+  session_.handle("sure?");  // the conversation has them, the question has none of its own
+  EXPECT_EQ(requests_.back().media.size(), 2u);
+  EXPECT_EQ(session_.conversation().body()["messages"][2]["content"].get<std::string>(), "sure?");
+  // Saved and read again, they are still there.
+  session_.handle("/save " + (files_ / "c.json").string());
+  session_.handle("/load " + (files_ / "c.json").string());
+  session_.handle("/image " + (files_ / "a.png").string());
+  session_.handle("/image off");
+  session_.handle("and?");
+  EXPECT_EQ(requests_.back().media.size(), 2u);
+}
+
 TEST_F(Session, RegenerateAndUndo) {
   session_.handle("/regenerate");
   session_.handle("/undo");

@@ -1,6 +1,6 @@
 // The program itself: exit codes and lines of tests/data/cli/*.json, and what it writes.
 //
-// A case: args ({model}, {tmp} and {data} stand for paths), exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
+// A case: args ({model}, {seeing}, {tmp} and {data} stand for paths), exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
 // written), stdout_is (all of it).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "src/checkpoint/safetensors.h"
+#include "tests/support/pictures.h"
 #include "tests/support/temporary_directory.h"
 
 namespace m3::cli {
@@ -63,6 +64,7 @@ std::string fill(std::string text, const std::string& temporary) {
     for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key))
       text.replace(at, key.size(), value);
   }
+  if (text == "{seeing}") return test::seeing_checkpoint().string();
   return text;
 }
 
@@ -154,6 +156,62 @@ TEST(ProgramOutput, TraceTensorsHaveTheDocumentedShapesAndDroppedBlocksAreNotCho
   ASSERT_NE(others, nullptr);
   for (std::size_t i = 0; i < others->bytes.size() / 4; ++i)
     EXPECT_NE(reinterpret_cast<const std::int32_t*>(others->bytes.data())[i], victim);
+}
+
+// What --image and --video store is what --pixels reads, and the tower makes the same of it.
+TEST(ProgramOutput, TracedPicturesCanBeTracedAgain) {
+  const TemporaryDirectory files;
+  const std::string first = (files / "first.safetensors").string(), second = (files / "second.safetensors").string();
+  const std::string seeing = test::seeing_checkpoint().string(), data = M3_TEST_DATA;
+  const Outcome outcome =
+      run({"trace", seeing, "--image", data + "/vision/pictures/rgb-8.png", "--image",
+           data + "/vision/pictures/420.jpg", "--video", data + "/vision/videos/h264.mp4", "--mm-processor-kwargs",
+           R"({"videos_kwargs": {"max_long_side_pixel": 112}})", "--out", first});
+  ASSERT_EQ(outcome.exit, 0) << outcome.err;
+  ASSERT_EQ(run({"trace", seeing, "--pixels", first, "--out", second}).exit, 0);
+  const TensorFiles given = TensorFiles::open_file(first), again = TensorFiles::open_file(second);
+  const StoredTensor* grid = given.find("grid");
+  ASSERT_NE(grid, nullptr);
+  EXPECT_EQ(grid->shape, (std::vector<std::int64_t>{3, 3}));
+  const auto* sides = reinterpret_cast<const std::int32_t*>(grid->bytes.data());
+  EXPECT_EQ(std::vector<std::int32_t>(sides, sides + 3), (std::vector<std::int32_t>{1, 8, 12}));
+  std::int64_t patches = 0;
+  for (int i = 0; i < 3; ++i) patches += std::int64_t{sides[3 * i]} * sides[3 * i + 1] * sides[3 * i + 2];
+  ASSERT_NE(given.find("pixel_values"), nullptr);
+  EXPECT_EQ(given.find("pixel_values")->shape, (std::vector<std::int64_t>{patches, 1176}));
+  ASSERT_NE(given.find("timestamps"), nullptr);
+  EXPECT_EQ(given.find("timestamps")->shape, (std::vector<std::int64_t>{sides[6]}));
+  const StoredTensor *features = given.find("features"), *same = again.find("features");
+  ASSERT_TRUE(features != nullptr && same != nullptr);
+  EXPECT_EQ(features->shape, (std::vector<std::int64_t>{patches / 4, 320}));
+  EXPECT_TRUE(std::ranges::equal(features->bytes, same->bytes));
+}
+
+// The answer depends on the picture, and the same picture by file and by data: URL is one.
+TEST(ProgramOutput, PicturesReachTheModel) {
+  const TemporaryDirectory files;
+  const std::string seeing = test::seeing_checkpoint().string();
+  const auto logprobs = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"run",  seeing,       "--max-tokens", "2", "--temperature",
+                                     "0",    "--json",     "--logprobs",   "0", "--max-picture-patches",
+                                     "2048", "--thinking", "disabled"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    return outcome.exit == 0 ? nlohmann::json::parse(outcome.out) : nlohmann::json();
+  };
+  const std::string png = std::string(M3_TEST_DATA) + "/vision/pictures/rgb-8.png";
+  const auto seen = logprobs({"--image", png, "--prompt", "What is it?"});
+  const auto other =
+      logprobs({"--image", std::string(M3_TEST_DATA) + "/vision/pictures/rgba-8.png", "--prompt", "What is it?"});
+  const auto blind = logprobs({"--prompt", "What is it?"});
+  EXPECT_EQ(seen["usage"]["prompt_tokens"].get<int>(), blind["usage"]["prompt_tokens"].get<int>() + 24 + 2);
+  EXPECT_NE(seen["logprobs"].dump(), other["logprobs"].dump());
+  const nlohmann::json parts =
+      nlohmann::json::array({{{"type", "image_url"}, {"image_url", {{"url", test::data_url(test::read_file(png))}}}},
+                             {{"type", "text"}, {"text", "What is it?"}}});
+  test::write_file(files / "body.json", nlohmann::json{{"messages", {{{"role", "user"}, {"content", parts}}}}}.dump());
+  EXPECT_EQ(logprobs({"--request", (files / "body.json").string()})["logprobs"].dump(), seen["logprobs"].dump());
 }
 
 TEST(ProgramOutput, AFailedTraceLeavesTheEarlierFile) {

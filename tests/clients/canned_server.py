@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "src/server/page"
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
          ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-          "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+          "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 
 MARKDOWN = """# A heading with `code`
 
@@ -67,6 +67,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     upstream = None
     key = None
+    sees = True
     loading_until = 0.0
     generated = 1000
     requests = []
@@ -115,7 +116,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.json({"status": "loading"})
         Handler.generated += 37
         self.json({"status": "ready", "model": "canned", "backend": "cpu (AVX2, 2 threads)", "max_model_len": 262144,
-                   "chat": True, "running": 2, "waiting": 1, "cache_pages": 2048, "cache_pages_used": 700,
+                   "chat": True, "images": Handler.sees, "videos": Handler.sees,
+                   **({} if Handler.sees else {"no_pictures": "this model takes no pictures: it is canned"}), "running": 2, "waiting": 1, "cache_pages": 2048, "cache_pages_used": 700,
                    "prompt_tokens": 5000, "generated_tokens": Handler.generated})
 
     def do_POST(self):
@@ -124,7 +126,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         Handler.requests.append(body)
         last = body["messages"][-1]
-        word = (last["content"] or "").split()[0] if last["role"] == "user" else "answered"
+        text = last["content"] or ""
+        if isinstance(text, list):
+            text = "".join(part.get("text", "") for part in text) or "nothing"
+        word = text.split()[0] if last["role"] == "user" else "answered"
         if word == "error":
             return self.json({"error": {"message": "temperature: 9 is out of range; give a number from 0 to 2"}}, 400)
         self.send_response(200)

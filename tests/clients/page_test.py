@@ -6,10 +6,13 @@ With --upstream the page's files come from that server, as it sends them; withou
 canned in both cases, except that with --upstream one conversation goes through the server itself.
 """
 import argparse
+import base64
 import json
 import pathlib
+import struct
 import threading
 import time
+import zlib
 
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
@@ -202,6 +205,91 @@ def test_edit(page):
     assert Handler.requests[-1]["messages"] == [{"role": "user", "content": "first words changed"}]
 
 
+def picture(folder, name, color, size=(60, 40)):
+    """A plain PNG."""
+    width, height = size
+    rows = b"".join(b"\0" + bytes(color) * width for _ in range(height))
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    path = folder / name
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return path
+
+
+# A file as the clipboard or the mouse brings it.
+GIVE = """
+const [kind, target, base64, name] = arguments;
+const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+const transfer = new DataTransfer();
+transfer.items.add(new File([bytes], name, {type: 'image/png'}));
+const event = kind === 'paste' ? new ClipboardEvent('paste', {clipboardData: transfer, bubbles: true, cancelable: true})
+  : new DragEvent('drop', {dataTransfer: transfer, bubbles: true, cancelable: true});
+document.querySelector(target).dispatchEvent(event);
+"""
+
+
+def test_pictures(page, folder):
+    page.new_chat()
+    page.wait(lambda: page.one("#attach").is_enabled(), "the button for pictures")
+    red, blue, green = (picture(folder, f"{name}.png", color) for name, color in
+                        (("red", (220, 40, 40)), ("blue", (40, 60, 220)), ("green", (40, 160, 60))))
+    encode = lambda path: base64.b64encode(path.read_bytes()).decode()
+    url = lambda path: "data:image/png;base64," + encode(path)
+    page.one("#files").send_keys(str(red))
+    page.wait(lambda: len(page.all("#attachments img")) == 1, "the picture that was chosen")
+    page.js(GIVE, "paste", "#input", encode(blue), "blue.png")
+    page.wait(lambda: len(page.all("#attachments img")) == 2, "the picture that was pasted")
+    page.js(GIVE, "drop", "#log", encode(green), "green.png")
+    page.wait(lambda: len(page.all("#attachments img")) == 3, "the picture that was dropped")
+    page.wait(lambda: page.js("return [...document.querySelectorAll('#attachments img')].every(i => i.naturalWidth === 60)"),
+              "the pictures to show")
+    page.shot("wide-light-attached")
+    page.all(".attached-remove")[1].click()
+    page.say("what are these")
+    parts = Handler.requests[-1]["messages"][-1]["content"]
+    assert [part["type"] for part in parts] == ["image_url", "image_url", "text"], parts
+    assert [part["image_url"]["url"] for part in parts[:2]] == [url(red), url(green)] and not page.all("#attachments img")
+    assert len(page.all(".message.user img.thumbnail")) == 2
+    page.shot("wide-light-pictures")
+    # Kept with the conversation, and sent again with what follows.
+    page.driver.refresh()
+    page.wait(lambda: page.all(".chat-open"), "the stored conversation")
+    page.all(".chat-open")[0].click()
+    assert len(page.all(".message.user img.thumbnail")) == 2
+    page.say("and now")
+    assert Handler.requests[-1]["messages"][0]["content"][0]["image_url"]["url"] == url(red)
+    # Edited, the message has its pictures again.
+    page.js("document.querySelectorAll('.message.user footer button')[1].click()")
+    assert len(page.all("#attachments img")) == 2
+    # A large one is made smaller before it is sent.
+    page.new_chat()
+    noise = folder / "noise.png"
+    page.js("""const c = document.createElement('canvas'); c.width = 3000; c.height = 1000;
+      const x = c.getContext('2d'), d = x.createImageData(3000, 1000);
+      for (let i = 0; i < d.data.length; i += 4) { d.data[i] = Math.random() * 256;
+        d.data[i+1] = Math.random() * 256; d.data[i+2] = i; d.data[i+3] = 255; } x.putImageData(d, 0, 0); window.noise = c.toDataURL();""")
+    noise.write_bytes(base64.b64decode(page.js("return window.noise").split(",")[1]))
+    assert noise.stat().st_size > 1_500_000
+    page.one("#files").send_keys(str(noise))
+    page.wait(lambda: page.all("#attachments img"), "the large picture")
+    page.wait(lambda: page.js("return document.querySelector('#attachments img').naturalWidth") == 2016, "its size")
+    # What the storage has no room for is not lost from the page, and the conversation stays.
+    page.js("localStorage.setItem('filler', 'x'.repeat(4500000))")
+    page.say("large")
+    assert "without all of its pictures" in page.one("#notice").text, page.one("#notice").text
+    assert page.all(".message.user img.thumbnail")
+    page.js("localStorage.removeItem('filler')")
+    # A model that takes none.
+    Handler.sees = False
+    page.wait(lambda: not page.one("#attach").is_enabled(), "the button to be off")
+    assert "takes no pictures" in page.one("#attach").get_attribute("title")
+    page.new_chat()
+    page.js(GIVE, "paste", "#input", encode(blue), "blue.png")
+    page.wait(lambda: "takes no pictures" in page.one("#notice").text, "the reason")
+    assert not page.all("#attachments img")
+    Handler.sees = True
+
+
 def test_errors(page):
     page.new_chat()
     page.say("error")
@@ -330,9 +418,10 @@ def main():
     folder = pathlib.Path(options.screenshots).resolve()
     page = Page(f"http://127.0.0.1:{server.server_port}/", folder)
     tests = [test_markdown, test_attack, test_heavy, test_thinking, test_tools, test_stop_and_regenerate, test_edit,
-             test_errors, test_stored, lambda p: test_export(p, folder), test_key, test_loading, test_looks]
+             test_errors, test_stored, lambda p: test_export(p, folder), test_key, test_loading, test_looks,
+             lambda p: test_pictures(p, folder)]
     names = [getattr(test, "__name__", "") for test in tests]
-    names[9] = "test_export"
+    names[9], names[13] = "test_export", "test_pictures"
     if options.upstream:
         tests.append(lambda p: test_real(p, options.upstream, options.key))
         names.append("test_real")

@@ -1,4 +1,4 @@
-// Any bytes as the body of a request: it becomes an engine request whose numbers are in range, or an error of the 400s.
+// Any bytes as the body of a request, its pictures among them: it becomes an engine request whose numbers are in range, or an error of the 400s.
 // The first byte chooses the API.
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "src/server/chat_call.h"
 #include "src/server/completion_call.h"
 #include "src/server/errors.h"
+#include "src/server/media_call.h"
 #include "src/server/server.h"
 
 namespace {
@@ -22,6 +23,10 @@ class NoEngine final : public m3::Engine {
   explicit NoEngine(m3::Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {
     info_.vocab_size = tokenizer_.vocab_size();
     info_.max_model_len = 4096;
+    info_.media.unavailable = "";
+    info_.media.image_id = tokenizer_.id_of("]<]image[>[");
+    info_.media.video_id = tokenizer_.id_of("]<]video[>[");
+    info_.media.max_patches = 1024;
   }
   const m3::ModelInfo& info() const override { return info_; }
   m3::RequestId submit(m3::Request, m3::EventSink) override { m3::fail_internal("nothing runs here"); }
@@ -47,6 +52,13 @@ m3::server::Server& shared_server() {
     options.host = "127.0.0.1";
     options.port = 0;
     options.log_level = "critical";
+    // Small ones are decoded; nothing is read from files or the web.
+    options.media.threads = 2;
+    options.media.image.limits.pixels = 1 << 16;
+    options.media.video.limits.pixels = 1 << 16;
+    options.media.video.limits.all_pixels = 1 << 20;
+    options.media.memory_bytes = 1 << 26;
+    options.media.cache_bytes = 1 << 20;
     return m3::server::Server(options, [](const m3::LoadProgress&) {
       const m3::Tokenizer tokenizer = m3::Tokenizer::load(shipped);
       return std::make_unique<m3::server::Model>(m3::server::Model{std::make_unique<NoEngine>(tokenizer), tokenizer,
@@ -70,12 +82,17 @@ void check(const m3::Request& request) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace m3::server;
   if (size == 0) return 0;
-  const Server& server = shared_server();
+  Server& server = shared_server();
   HttpRequest request;
   request.body.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
     if (data[0] % 2 == 0) {
-      check(read_chat_call(server, parse_body(request)).request);
+      ChatCall call = read_chat_call(server, parse_body(request));
+      check(call.request);
+      const m3::ModelInfo& info = server.model().engine->info();
+      add_pictures(server.model(), server.media().load_now(call.pictures, info.media, info.max_model_len), call);
+      check(call.request);
+      if (call.request.media.size() != call.pictures.size()) std::abort();
     } else {
       for (const m3::Request& one : read_completion_call(server, parse_body(request)).requests) check(one);
     }

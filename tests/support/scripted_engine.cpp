@@ -14,6 +14,7 @@ ScriptedEngine::ScriptedEngine(Tokenizer tokenizer, Script script)
   info_.cache_pages = 64;
   info_.max_num_seqs = 64;
   info_.backend = "script";
+  info_.media.unavailable = "this model takes no pictures: nobody wrote it eyes";
   thread_ = std::thread([this] { loop(); });
 }
 

@@ -36,6 +36,9 @@ class ScriptedEngine final : public Engine {
   // Before the first request; 4096 otherwise.
   void set_max_model_len(std::int64_t tokens) { info_.max_model_len = tokens; }
 
+  // Before the first request; it takes none otherwise.
+  void set_media(MediaInfo media) { info_.media = std::move(media); }
+
   const ModelInfo& info() const override { return info_; }
   RequestId submit(Request request, EventSink sink) override;
   void cancel(RequestId id) override;

@@ -31,7 +31,7 @@ TestServer::TestServer(ScriptedEngine::Script script, server::ServerOptions opti
 }
 
 TestServer::TestServer(server::ServerOptions options, EngineOptions engine) : tls_(!options.ssl_certificate.empty()) {
-  engine.checkpoint = shipped;
+  if (engine.checkpoint.empty()) engine.checkpoint = shipped;
   if (engine.max_model_len == 0) engine.max_model_len = 2048;
   server_ = std::make_unique<server::Server>(quiet(std::move(options)), [engine](const LoadProgress& progress) {
     return server::load_model(engine, "", progress);

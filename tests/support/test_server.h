@@ -28,7 +28,7 @@ class TestServer {
  public:
   // With a scripted engine and the tokenizer and template of the checkpoint that ships.
   explicit TestServer(ScriptedEngine::Script script, server::ServerOptions options = {});
-  // With the checkpoint that ships.
+  // With the checkpoint that ships, or the one named in `engine`.
   explicit TestServer(server::ServerOptions options = {}, EngineOptions engine = {});
 
   server::Server& server() { return *server_; }

@@ -1,4 +1,5 @@
 // The page: one conversation at a time, what is done with it, and the keyboard.
+import { Attachments } from "./attachments.js";
 import { apiKey, getJson, RequestError, streamChat } from "./api.js";
 import { byId, download, el } from "./dom.js";
 import { Panel } from "./panel.js";
@@ -81,9 +82,9 @@ function notice(text) {
 }
 
 function save() {
-  if (!store.saveConversation(conversation)) {
-    notice("The browser's storage is full: this conversation is not kept. Delete older ones.");
-  }
+  const kept = store.saveConversation(conversation);
+  if (kept === "none") notice("The browser's storage is full: this conversation is not kept. Delete older ones.");
+  if (kept === "without pictures") notice("The browser's storage is full: this conversation is kept without all of its pictures.");
 }
 
 // The log follows what is written as long as its end is in sight.
@@ -193,6 +194,7 @@ const actions = {
   edit(index) {
     if (running) return;
     byId("input").value = conversation.messages[index].content;
+    attachments.set(conversation.messages[index].attachments ?? []);
     conversation.messages.length = index;
     showMessages();
     growInput();
@@ -212,7 +214,7 @@ const actions = {
 
 function send() {
   const text = byId("input").value;
-  if (running || text.trim() === "") return;
+  if (running || (text.trim() === "" && attachments.list.length === 0)) return;
   if (serverState && serverState.chat === false) return;
   // A reply that failed before its first word goes; calls without results get empty ones.
   const before = conversation.messages.at(-1);
@@ -221,7 +223,8 @@ function send() {
   if (last?.role === "assistant" && last.calls.length > 0) {
     for (const call of last.calls) conversation.messages.push({ role: "tool", call: call.id, content: "" });
   }
-  conversation.messages.push({ role: "user", content: text });
+  const attached = attachments.take();
+  conversation.messages.push({ role: "user", content: text, ...(attached.length > 0 && { attachments: attached }) });
   byId("input").value = "";
   growInput();
   generate();
@@ -259,6 +262,8 @@ async function serverChanged(state, problem) {
     keyAsked ||= problem.status === 401;
     return;
   }
+  attachments.setTakes({ image: state.images === true, video: state.videos === true,
+    why: state.status === "loading" ? "The model is loading." : state.no_pictures ?? "This model takes no pictures." });
   if (state.status === "loading") return notice("The model is loading…");
   notice(state.status !== "ready" ? `The server is ${state.status}.` : state.chat ? "" : `No chat: ${state.no_chat}`);
   if (before?.model !== state.model && conversation.messages.length === 0) showMessages();
@@ -328,6 +333,7 @@ function onKey(event) {
 }
 
 function startNew() {
+  attachments.set([]);
   showConversation(store.newConversation());
   byId("input").focus();
 }
@@ -370,6 +376,7 @@ const settings = new SettingsForm((values) => {
   store.saveSettings(values);
   save();
 });
+const attachments = new Attachments((text) => notice(text));
 startTheme();
 settings.show(conversation.settings);
 showMessages();

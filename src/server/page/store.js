@@ -1,7 +1,8 @@
 // Conversations and settings in the browser's storage. Each conversation has an entry of its own, so two tabs do not
 // overwrite each other's.
 //
-// A conversation: {id, title, updated, settings, messages}. A message: {role: "user", content},
+// A conversation: {id, title, updated, settings, messages}. A message: {role: "user", content, attachments}
+// (attachments.js),
 // {role: "assistant", content, reasoning, seconds, calls: [{id, name, arguments}], finish, error, stats},
 // {role: "tool", call, content}.
 
@@ -37,12 +38,24 @@ export function listConversations() {
 export const loadConversation = (id) => parsed(localStorage.getItem(prefix + id));
 export const isConversationEntry = (name) => name === null || name.startsWith(prefix);
 
-// Whether there was room for it.
+// What there was room for: "all"; "without pictures", where the oldest ones had to be left out; "none".
 export function saveConversation(conversation) {
-  if (conversation.messages.length === 0) return true;
+  if (conversation.messages.length === 0) return "all";
   if (conversation.title === "") conversation.title = titleOf(conversation);
   conversation.updated = Date.now();
-  return put(prefix + conversation.id, conversation);
+  const count = conversation.messages.flatMap((message) => message.attachments ?? []).length;
+  for (let left = 0; left <= count; ++left) {
+    if (put(prefix + conversation.id, withoutPictures(conversation, left))) return left === 0 ? "all" : "without pictures";
+  }
+  return "none";
+}
+
+// A copy in which the first `left` attachments have a name alone.
+function withoutPictures(conversation, left) {
+  if (left === 0) return conversation;
+  const strip = (attachment) => (left-- > 0 ? { kind: attachment.kind, name: attachment.name } : attachment);
+  return { ...conversation, messages: conversation.messages.map((message) =>
+    message.attachments ? { ...message, attachments: message.attachments.map(strip) } : message) };
 }
 
 export const deleteConversation = (id) => localStorage.removeItem(prefix + id);
@@ -61,7 +74,8 @@ function put(name, value) {
 }
 
 function titleOf(conversation) {
-  const text = conversation.messages.find((message) => message.role === "user")?.content ?? "";
+  const first = conversation.messages.find((message) => message.role === "user");
+  const text = first?.content || (first?.attachments?.[0]?.name ?? "");
   const line = text.trim().replace(/\s+/g, " ");
   return line.length > 60 ? `${[...line].slice(0, 57).join("")}…` : line || "Untitled";
 }
@@ -97,7 +111,7 @@ export function requestBody(conversation, model) {
 function requestMessages({ settings, messages }) {
   const out = settings.system.trim() === "" ? [] : [{ role: "system", content: settings.system }];
   for (const message of messages) {
-    if (message.role === "user") out.push({ role: "user", content: message.content });
+    if (message.role === "user") out.push({ role: "user", content: contentOf(message) });
     if (message.role === "tool") out.push({ role: "tool", tool_call_id: message.call, content: message.content });
     if (message.role !== "assistant" || (message.error && message.content === "")) continue;
     const assistant = { role: "assistant", content: message.content };
@@ -109,6 +123,14 @@ function requestMessages({ settings, messages }) {
     out.push(assistant);
   }
   return out;
+}
+
+// Pictures stand before the text, as m3 run has them.
+function contentOf({ content, attachments = [] }) {
+  const shown = attachments.filter((attachment) => attachment.url);
+  if (shown.length === 0) return content;
+  const parts = shown.map(({ kind, url }) => ({ type: `${kind}_url`, [`${kind}_url`]: { url } }));
+  return content === "" ? parts : [...parts, { type: "text", text: content }];
 }
 
 // --- export
@@ -125,7 +147,9 @@ export function exportMarkdown({ title, settings, messages }) {
   const parts = [`# ${title}`];
   if (settings.system.trim() !== "") parts.push("## System", settings.system);
   for (const message of messages) {
-    if (message.role === "user") parts.push("## User", message.content);
+    if (message.role === "user") {
+      parts.push("## User", ...(message.attachments ?? []).map(({ kind, name }) => `(${kind}: ${name})`), message.content);
+    }
     if (message.role === "tool") parts.push("## Tool result", fenced(message.content));
     if (message.role !== "assistant") continue;
     parts.push("## Assistant");

@@ -1,4 +1,5 @@
 // Messages on the page. A MessageView follows its message: update() after every change.
+import { thumbnail } from "./attachments.js";
 import { copyButton, el } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 
@@ -15,7 +16,10 @@ export class MessageView {
   }
 
   buildUser() {
-    this.node.append(el("div", { class: "bubble" }, this.message.content),
+    const shown = this.message.attachments ?? [];
+    if (shown.length > 0) this.node.append(el("div", { class: "shown" }, ...shown.map(thumbnail)));
+    if (this.message.content !== "") this.node.append(el("div", { class: "bubble" }, this.message.content));
+    this.node.append(
       el("footer", {}, copyButton(() => this.message.content),
         el("button", { type: "button", class: "quiet", onclick: () => this.actions.edit(this.index) }, "Edit")));
   }

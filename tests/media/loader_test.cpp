@@ -1,0 +1,228 @@
+// Pictures and videos from their sources to what the engine takes.
+#include "src/media/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "src/base/error.h"
+#include "src/media/prompt.h"
+#include "tests/support/pictures.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_server.h"
+#include "tests/vision/raw_server.h"
+
+namespace m3::media {
+namespace {
+
+using test::bitmap;
+using test::data_url;
+using test::eventually;
+using test::vision_file;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer shipped = Tokenizer::load(std::string(M3_MODELS) + "/m3-tiny-chat");
+  return shipped;
+}
+
+constexpr std::int64_t no_limit = std::int64_t{1} << 40;
+
+MediaInfo model() { return test::media_info(tokenizer()); }
+
+Reference reference(const std::string& url, const std::string& path = "p", Media::Kind kind = Media::Kind::image) {
+  return {.kind = kind, .url = url, .path = path, .image = {}, .video = {}};
+}
+
+std::string problem(MediaLoader& loader, std::vector<Reference> references, std::int64_t most_tokens = no_limit,
+                    ErrorKind kind = ErrorKind::input) {
+  try {
+    loader.load_now(std::move(references), model(), most_tokens);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MediaLoader, InTheOrderOfTheReferences) {
+  MediaLoader loader({.threads = 3});
+  std::vector<Reference> references;
+  for (int i = 0; i < 12; ++i) references.push_back(reference(data_url(bitmap(112 + 28 * i, 112, 7))));
+  references.push_back(reference(data_url(vision_file("videos/h264.mp4"), "video/mp4"), "v", Media::Kind::video));
+  const std::vector<Prepared> prepared = loader.load_now(references, model(), no_limit);
+  ASSERT_EQ(prepared.size(), 13U);
+  for (int i = 0; i < 12; ++i) {
+    const Media& media = prepared[static_cast<std::size_t>(i)].media;
+    EXPECT_EQ(media.kind, Media::Kind::image);
+    EXPECT_EQ(media.w, 8 + 2 * i);
+    EXPECT_EQ(media.h, 8);
+    EXPECT_EQ(std::ssize(*media.pixels), media.h * media.w * 1176);
+  }
+  const Prepared& video = prepared.back();
+  EXPECT_EQ(video.media.kind, Media::Kind::video);
+  EXPECT_EQ(std::ssize(video.timestamps), video.media.t);
+  // As the vision library alone makes it.
+  const std::string bytes = vision_file("videos/h264.mp4");
+  EXPECT_EQ(*video.media.pixels, vision::video_pixels(std::as_bytes(std::span(bytes)), {}).values);
+}
+
+TEST(MediaLoader, KeysNameTheContentAndItsOptions) {
+  MediaLoader loader({.threads = 1});
+  Reference other_size = reference(data_url(bitmap(300, 200)));
+  other_size.image.size.max_long_side = 112;
+  const auto prepared =
+      loader.load_now({reference(data_url(bitmap(300, 200))), reference(data_url(bitmap(300, 200, 1))),
+                       reference(data_url(bitmap(300, 200), "image/x")), other_size},
+                      model(), no_limit);
+  EXPECT_NE(prepared[0].media.key, prepared[1].media.key);
+  EXPECT_EQ(prepared[0].media.key, prepared[2].media.key);
+  EXPECT_EQ(prepared[0].media.pixels, prepared[2].media.pixels);  // taken from the cache
+  EXPECT_NE(prepared[0].media.key, prepared[3].media.key);
+  EXPECT_NE(prepared[0].media.w, prepared[3].media.w);
+}
+
+TEST(MediaLoader, TheFirstThatFailsIsNamed) {
+  MediaLoader loader({.threads = 4});
+  const std::string png = vision_file("pictures/rgb-8.png");
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(problem(loader, {reference(data_url(png), "a"), reference(data_url("GIF89a nonsense"), "b"),
+                               reference("data:,x", "c"), reference("ftp://x", "d")})
+                  .substr(0, 2),
+              "b:");
+  }
+  EXPECT_NE(problem(loader, {reference(data_url(png.substr(0, png.size() / 2)), "b")}), "");
+  EXPECT_NE(problem(loader, {reference("file:///etc/passwd", "b")}).find("not allowed"), std::string::npos);
+  EXPECT_NE(problem(loader, {reference("https://example.org/a.png", "b")}).find("not allowed"), std::string::npos);
+  EXPECT_NE(problem(loader, {reference("", "b")}), "");
+  EXPECT_NE(problem(loader, {reference(data_url(png), "b", Media::Kind::video)}).find("not a video"),
+            std::string::npos);
+  EXPECT_EQ(problem(loader, {reference(data_url(png), "b")}), "");
+  EXPECT_EQ(loader.waiting(), 0U);
+}
+
+TEST(MediaLoader, LimitsOfThePromptAndTheMachine) {
+  const Reference picture = reference(data_url(bitmap(280, 280)));  // 100 tokens, 400 patches
+  MediaLoader loader({.threads = 2, .memory_bytes = 1'000'000, .cache_bytes = 0});
+  EXPECT_NE(problem(loader, {picture}).find("--media-memory-bytes"), std::string::npos);
+  MediaLoader larger({.threads = 2, .memory_bytes = 2'000'000, .cache_bytes = 0});
+  EXPECT_EQ(problem(larger, {picture}, 100), "");
+  EXPECT_NE(problem(larger, {picture}, 99).find("context"), std::string::npos);
+  {
+    const auto held = larger.load_now({picture}, model(), no_limit);
+    EXPECT_EQ(larger.held_bytes(), 400 * 1176 * 4);
+    EXPECT_NE(problem(larger, {picture}, no_limit, ErrorKind::busy), "");
+  }
+  EXPECT_EQ(larger.held_bytes(), 0);
+  EXPECT_EQ(problem(larger, {picture}), "");
+
+  MediaInfo small = model();
+  small.max_patches = 399;
+  EXPECT_THROW(larger.load_now({picture}, small, no_limit), Error);
+}
+
+// Room is made of what is only kept for later.
+TEST(MediaLoader, TheCacheGivesWay) {
+  MediaLoader loader({.threads = 1, .memory_bytes = 2'000'000, .cache_bytes = 2'000'000});
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    EXPECT_EQ(problem(loader, {reference(data_url(bitmap(280, 280, seed)))}), "");
+    EXPECT_EQ(loader.held_bytes(), 400 * 1176 * 4);
+  }
+}
+
+TEST(MediaLoader, CancelledWhileItIsFetched) {
+  const test::RawServer silent([](const std::string&) { return std::string(); });
+  MediaOptions options{.threads = 1};
+  options.sources.web = true;
+  options.sources.fetch.private_hosts = {silent.host()};
+  options.sources.fetch.seconds = 600;
+  MediaLoader loader(options);
+  std::promise<std::exception_ptr> over;
+  const auto job = loader.load({reference("http://" + silent.host() + "/a.png")}, model(), no_limit,
+                               [&](std::vector<Prepared>, std::exception_ptr error) { over.set_value(error); });
+  ASSERT_TRUE(eventually([&] { return silent.requests() == 1; }));
+  // Another request's picture waits for the thread meanwhile.
+  std::promise<std::size_t> other;
+  loader.load({reference(data_url(bitmap(28, 28)))}, model(), no_limit,
+              [&](std::vector<Prepared> prepared, std::exception_ptr) { other.set_value(prepared.size()); });
+  job->cancel();
+  EXPECT_THROW(std::rethrow_exception(over.get_future().get()), Error);
+  EXPECT_EQ(other.get_future().get(), 1U);
+  EXPECT_TRUE(eventually([&] { return loader.waiting() == 0; }));
+}
+
+// The destructor waits for no one, whether it is fetching or not.
+TEST(MediaLoader, EndsWhileItWorks) {
+  const test::RawServer silent([](const std::string&) { return std::string(); });
+  MediaOptions options{.threads = 2};
+  options.sources.web = true;
+  options.sources.fetch.private_hosts = {silent.host()};
+  options.sources.fetch.seconds = 600;
+  std::atomic<int> called = 0;
+  {
+    MediaLoader loader(options);
+    for (int i = 0; i < 5; ++i) {
+      loader.load({reference("http://" + silent.host() + "/a.png")}, model(), no_limit,
+                  [&](const std::vector<Prepared>&, const std::exception_ptr&) { ++called; });
+    }
+    ASSERT_TRUE(eventually([&] { return silent.requests() == 2; }));
+  }
+  EXPECT_EQ(called, 0);
+}
+
+TEST(MediaLoader, ManyThatWaitAreRefused) {
+  const test::RawServer silent([](const std::string&) { return std::string(); });
+  MediaOptions options{.threads = 1, .most_waiting = 2};
+  options.sources.web = true;
+  options.sources.fetch.private_hosts = {silent.host()};
+  options.sources.fetch.seconds = 600;
+  MediaLoader loader(options);
+  const Reference slow = reference("http://" + silent.host() + "/a.png");
+  const auto ignore = [](const std::vector<Prepared>&, const std::exception_ptr&) {};
+  loader.load({slow}, model(), no_limit, ignore);
+  loader.load({slow}, model(), no_limit, ignore);
+  try {
+    loader.load({slow}, model(), no_limit, ignore);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::busy);
+  }
+}
+
+TEST(Prompt, PlaceholdersBecomeTokens) {
+  MediaLoader loader({.threads = 1});
+  const MediaInfo info = model();
+  const auto prepared =
+      loader.load_now({reference(data_url(bitmap(112, 140))),
+                       reference(data_url(vision_file("videos/h264.mp4"), "video/mp4"), "v", Media::Kind::video)},
+                      info, no_limit);
+  const std::vector<TokenId> ids =
+      expand_prompt(tokenizer(), info, std::vector<TokenId>{1, info.image_id, 2, info.video_id, 3}, prepared);
+  const auto count = [&](TokenId id) { return std::ranges::count(ids, id); };
+  EXPECT_EQ(count(info.image_id), 20);
+  const Media& video = prepared[1].media;
+  EXPECT_EQ(count(info.video_id), video.t * video.h * video.w / 4);
+  EXPECT_EQ(count(tokenizer().id_of("]<]start of image[>[")), 1 + video.t);
+  EXPECT_EQ(count(tokenizer().id_of("]<]end of image[>[")), 1 + video.t);
+  EXPECT_EQ(ids.front(), 1);
+  EXPECT_EQ(ids.back(), 3);
+  EXPECT_NE(tokenizer().decode(ids).find("]<]0.0 seconds[>[]<]start of image[>["), std::string::npos);
+  EXPECT_THROW(expand_prompt(tokenizer(), info, std::vector<TokenId>{1, info.image_id}, prepared), Error);
+  MediaInfo other = info;
+  other.image_id = 5;
+  EXPECT_THROW(expand_prompt(tokenizer(), other, std::vector<TokenId>{1}, prepared), Error);
+}
+
+TEST(References, FilesByAnyName) {
+  const test::TemporaryDirectory directory;
+  const std::string name = (directory / "ä picture 100%.png").string();
+  test::write_file(name, vision_file("pictures/rgb-8.png"));
+  MediaOptions options{.threads = 1};
+  options.sources.local_root = "/";
+  MediaLoader loader(options);
+  EXPECT_EQ(loader.load_now(file_references({name}, {}, options), model(), no_limit).size(), 1U);
+  EXPECT_THROW(file_url((directory / "none.png").string()), Error);
+  EXPECT_THROW(file_url(directory.path().string()), Error);
+}
+
+}  // namespace
+}  // namespace m3::media

@@ -1,0 +1,102 @@
+#include "tests/support/pictures.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/seeded_checkpoint.h"
+#include "tests/support/temporary_directory.h"
+
+namespace m3::test {
+
+std::string bitmap(int width, int height, unsigned seed) {
+  const int row = (width + 31) / 32 * 4;
+  const auto bytes = static_cast<std::size_t>(row) * static_cast<std::size_t>(height);
+  std::string out = "BM";
+  const auto put = [&](std::uint32_t value, int size) {
+    for (int i = 0; i < size; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+  };
+  put(static_cast<std::uint32_t>(62 + bytes), 4);
+  put(0, 4);
+  put(62, 4);
+  put(40, 4);
+  put(static_cast<std::uint32_t>(width), 4);
+  put(static_cast<std::uint32_t>(height), 4);
+  put(1, 2);
+  put(1, 2);
+  for (int i = 0; i < 2; ++i) put(0, 4);
+  for (int i = 0; i < 2; ++i) put(2835, 4);
+  put(2, 4);
+  put(0, 4);
+  put(0x00203040, 4);
+  put(0x00f0e0d0, 4);
+  std::uint32_t state = seed * 2654435761U + 1;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    state = state * 1664525U + 1013904223U;
+    out += static_cast<char>(state >> 24);
+  }
+  return out;
+}
+
+std::string base64(std::string_view bytes) {
+  std::string out((bytes.size() + 2) / 3 * 4 + 1, '\0');
+  const int size =
+      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()),
+                      reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  out.resize(static_cast<std::size_t>(size));
+  return out;
+}
+
+std::string data_url(std::string_view bytes, std::string_view type) {
+  return "data:" + std::string(type) + ";base64," + base64(bytes);
+}
+
+std::string vision_file(std::string_view name) {
+  return read_file(std::filesystem::path(M3_TEST_DATA) / "vision" / name);
+}
+
+MediaInfo media_info(const Tokenizer& tokenizer) {
+  MediaInfo info;
+  info.unavailable = "";
+  info.image_id = tokenizer.id_of("]<]image[>[");
+  info.video_id = tokenizer.id_of("]<]video[>[");
+  info.max_patches = 65536;
+  return info;
+}
+
+const std::filesystem::path& seeing_checkpoint() {
+  static const TemporaryDirectory directory;
+  static const std::filesystem::path made = [] {
+    const std::filesystem::path shipped = std::filesystem::path(M3_MODELS) / "m3-tiny-chat";
+    const std::filesystem::path& path = directory.path();
+    for (const auto& entry : std::filesystem::directory_iterator(shipped)) {
+      const std::string name = entry.path().filename().string();
+      if (name != "config.json" && name != "model.safetensors.index.json") {
+        std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), path / name);
+      }
+    }
+    const Tokenizer tokenizer = Tokenizer::load(shipped);
+    nlohmann::json config = nlohmann::json::parse(read_file(shipped / "config.json"));
+    config["vision_config"] = {{"hidden_size", 160},
+                               {"num_hidden_layers", 2},
+                               {"num_attention_heads", 2},
+                               {"intermediate_size", 96},
+                               {"projection_dim", config["text_config"]["hidden_size"]}};
+    config["projector_hidden_size"] = 96;
+    config["image_token_index"] = tokenizer.id_of("]<]image[>[");
+    config["video_token_index"] = tokenizer.id_of("]<]video[>[");
+    const std::string text = config.dump();
+    write_file(path / "config.json", text);
+    std::vector<FileTensor> tower = seeded_tensors(parse_config(text, "test config"), 11);
+    nlohmann::json index = nlohmann::json::parse(read_file(shipped / "model.safetensors.index.json"));
+    std::erase_if(tower, [&](const FileTensor& tensor) { return index["weight_map"].contains(tensor.name); });
+    write_safetensors(path / "vision.safetensors", tower);
+    for (const FileTensor& tensor : tower) index["weight_map"][tensor.name] = "vision.safetensors";
+    write_file(path / "model.safetensors.index.json", index.dump());
+    return path;
+  }();
+  return made;
+}
+
+}  // namespace m3::test

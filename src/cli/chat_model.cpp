@@ -53,6 +53,9 @@ void ChatModel::add_pictures(const ModelInfo& model, const chat::Conversation& c
                              const chat::ChatRequest& chat, Request& request, const std::function<bool()>& stop) const {
   std::vector<media::Reference> references = media::read_references(chat, conversation.value(), media_options_);
   if (references.empty()) return;
+  for (media::Reference& reference : references) {  // a person knows a file by its name
+    if (reference.url.starts_with("file:///")) reference.path = vision::decode_percent(reference.url.substr(7));
+  }
   media::check_model_takes(references, model.media);
   if (media_ == nullptr) media_ = std::make_unique<media::MediaLoader>(media_options_);
   const std::vector<media::Prepared> prepared =

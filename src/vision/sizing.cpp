@@ -68,8 +68,8 @@ void check_size_options(const SizeOptions& options) {
     fail("max_long_side_pixel: {} is not a multiple of 28 in [112, 3584]", options.max_long_side);
   }
   if (options.min_pixels < 1 || options.max_pixels < options.min_pixels || options.max_pixels > largest_area) {
-    fail("min_pixels {} and max_pixels {}: they must be 1 <= min_pixels <= max_pixels <= {}", options.min_pixels,
-         options.max_pixels, largest_area);
+    fail("max_pixels: {} with min_pixels {}; they must be 1 <= min_pixels <= max_pixels <= {}", options.max_pixels,
+         options.min_pixels, largest_area);
   }
 }
 

@@ -82,7 +82,7 @@ TEST(Sizing, WhatIsWrongIsNamed) {
       {R"({"max_long_side_pixel": 3612})", "max_long_side_pixel: 3612 is not a multiple of 28 in [112, 3584]"},
       {R"({"max_long_side_pixel": "504"})", "max_long_side_pixel: expected a whole number, found a string"},
       {R"({"max_long_side_pixel": 0})", "max_long_side_pixel: 0 is out of range"},
-      {R"({"max_pixels": 99999999999})", "min_pixels 3136 and max_pixels 99999999999: they must be"},
+      {R"({"max_pixels": 99999999999})", "max_pixels: 99999999999 with min_pixels 3136; they must be"},
       {R"({"max_pixels": 50000, "max_long_side_pixel": 504})", "max_long_side_pixel: of the long-side rule"},
       {R"({"max_pixels": 50000, "size_rule": "long-side"})", "max_pixels: of the area rule"},
       {R"({"max_long_side_pixel": 504, "size_rule": "area"})", "max_long_side_pixel: of the long-side rule"},

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds and runs tests under a sanitizer preset: scripts/sanitize.sh asan|tsan [engine|server] [CTEST ARGUMENT...]
-# asan: every test but the slow ones; tsan: "engine" the thread pool, the engine and its invariance under threads,
+# asan: every test but the slow ones; tsan: "engine" the thread pool, the loading of pictures, the engine and its
+# invariance under threads,
 # "server" the server with its load test; both where neither is named.
 set -eu
 cd "$(dirname "$0")/.."
@@ -25,9 +26,9 @@ case $preset in
       shift ;;
     esac
     case $part in
-      engine) folders='base|engine' ;;
+      engine) folders='base|media|engine' ;;
       server) folders='server' ;;
-      both) folders='base|engine|server' ;;
+      both) folders='base|media|engine|server' ;;
     esac
     slow="$slow|ContextsUpToTheWindow" # minutes of prefill
     # shellcheck disable=SC2046 # one word a program

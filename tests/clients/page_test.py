@@ -261,6 +261,15 @@ def test_pictures(page, folder):
     # Edited, the message has its pictures again.
     page.js("document.querySelectorAll('.message.user footer button')[1].click()")
     assert len(page.all("#attachments img")) == 2
+    # A video.
+    page.new_chat()
+    clip = pathlib.Path(__file__).resolve().parents[1] / "data/vision/videos/vp9.webm"
+    page.one("#files").send_keys(str(clip))
+    page.wait(lambda: "vp9.webm" in page.one("#attachments").text, "the video")
+    page.say("what moves")
+    parts = Handler.requests[-1]["messages"][-1]["content"]
+    assert parts[0] == {"type": "video_url", "video_url": {"url": "data:video/webm;base64," + encode(clip)}}, parts
+    assert "vp9.webm" in page.one(".message.user .thumbnail").text
     # A large one is made smaller before it is sent.
     page.new_chat()
     noise = folder / "noise.png"

@@ -380,7 +380,7 @@ class WebPictures : public PictureRules {
     options.media.sources.web = true;
     options.media.sources.fetch.private_hosts = {web().host()};
     options.media.sources.fetch.domains = {"127.0.0.1"};
-    options.media.sources.fetch.seconds = 2;
+    options.media.sources.fetch.seconds = 8;
     options.media.sources.local_root = folder().path();
     return options;
   }
@@ -400,7 +400,7 @@ TEST_F(WebPictures, WhatCannotBeFetchedIsOneLine) {
   refused(ask({image(url("/none"))}), "messages[0].content[0]", "status 404");
   refused(ask({image(url("/html"))}), "messages[0].content[0]", "HTML");
   refused(ask({image(url("/away"))}), "messages[0].content[0]", "no public address");
-  refused(ask({image(url("/silent"))}), "messages[0].content[0]", "within 2 seconds");
+  refused(ask({image(url("/silent"))}), "messages[0].content[0]", "within 8 seconds");
   refused(ask({image("http://127.0.0.1:1/a.png")}), "messages[0].content[0]", "no public address");
   refused(ask({image("http://example.org/a.png")}), "messages[0].content[0]", "not among the allowed");
   EXPECT_EQ(asked(), 6U);

@@ -137,13 +137,15 @@ TEST(MediaLoader, CancelledWhileItIsFetched) {
   options.sources.fetch.seconds = 600;
   MediaLoader loader(options);
   std::promise<std::exception_ptr> over;
-  const auto job = loader.load({reference("http://" + silent.host() + "/a.png")}, model(), no_limit,
-                               [&](std::vector<Prepared>, std::exception_ptr error) { over.set_value(error); });
+  const auto job =
+      loader.load({reference("http://" + silent.host() + "/a.png")}, model(), no_limit,
+                  [&](const std::vector<Prepared>&, const std::exception_ptr& error) { over.set_value(error); });
   ASSERT_TRUE(eventually([&] { return silent.requests() == 1; }));
   // Another request's picture waits for the thread meanwhile.
   std::promise<std::size_t> other;
-  loader.load({reference(data_url(bitmap(28, 28)))}, model(), no_limit,
-              [&](std::vector<Prepared> prepared, std::exception_ptr) { other.set_value(prepared.size()); });
+  loader.load(
+      {reference(data_url(bitmap(28, 28)))}, model(), no_limit,
+      [&](const std::vector<Prepared>& prepared, const std::exception_ptr&) { other.set_value(prepared.size()); });
   job->cancel();
   EXPECT_THROW(std::rethrow_exception(over.get_future().get()), Error);
   EXPECT_EQ(other.get_future().get(), 1U);

@@ -58,24 +58,6 @@ constexpr std::array<std::string_view, 9> known = {"size_rule",           "min_p
                                                    "max_long_side_pixel", "fps",          "min_frames",
                                                    "max_frames",          "total_pixels", "detail"};
 
-// What `more` says in place of what `first` says.
-Sizing over(const Sizing& first, const Sizing& more) {
-  Sizing out = first;
-  const auto take = [](auto& to, const auto& from) {
-    if (from) to = from;
-  };
-  take(out.rule, more.rule);
-  take(out.min_pixels, more.min_pixels);
-  take(out.max_pixels, more.max_pixels);
-  take(out.max_long_side, more.max_long_side);
-  take(out.fps, more.fps);
-  take(out.min_frames, more.min_frames);
-  take(out.max_frames, more.max_frames);
-  take(out.total_pixels, more.total_pixels);
-  if (!more.detail.empty()) out.detail = more.detail;
-  return out;
-}
-
 Sizing read_members(const Value& object, const std::string& path) {
   Sizing out;
   if (const std::string rule = word(object, path, "size_rule"); !rule.empty()) {
@@ -156,10 +138,10 @@ void read_processor_kwargs(const Value& kwargs, const std::string& path, Request
   }
   const Sizing both =
       read_known(Value::dict(std::make_shared<const chat::Dict>(std::move(common)), chat::Origin::message), path);
-  out.images = over(out.images, both);
-  out.videos = over(out.videos, both);
+  out.images = merged(out.images, both);
+  out.videos = merged(out.videos, both);
   const auto read = [&](const char* name, Sizing& to) {
-    if (const Value* own = object_member(kwargs, path, name)) to = over(to, read_known(*own, path + name + "."));
+    if (const Value* own = object_member(kwargs, path, name)) to = merged(to, read_known(*own, path + name + "."));
   };
   read("images_kwargs", out.images);
   read("videos_kwargs", out.videos);
@@ -178,9 +160,30 @@ void set_limit(std::string_view kind, std::int64_t count, const std::string& fla
 
 }  // namespace
 
-bool Sizing::empty() const {
-  return !rule && !min_pixels && !max_pixels && !max_long_side && !fps && !min_frames && !max_frames && !total_pixels &&
-         detail.empty();
+Sizing merged(const Sizing& first, const Sizing& more) {
+  Sizing out = first;
+  // A bound or a word for one rule puts the other rule's bounds aside.
+  const bool area = more.min_pixels || more.max_pixels || more.rule == SizeRule::area;
+  const bool long_side = more.max_long_side || more.rule == SizeRule::long_side;
+  if (area || long_side) out.rule.reset();
+  if (area) out.max_long_side.reset();
+  if (long_side) {
+    out.min_pixels.reset();
+    out.max_pixels.reset();
+  }
+  const auto take = [](auto& to, const auto& from) {
+    if (from) to = from;
+  };
+  take(out.rule, more.rule);
+  take(out.min_pixels, more.min_pixels);
+  take(out.max_pixels, more.max_pixels);
+  take(out.max_long_side, more.max_long_side);
+  take(out.fps, more.fps);
+  take(out.min_frames, more.min_frames);
+  take(out.max_frames, more.max_frames);
+  take(out.total_pixels, more.total_pixels);
+  if (!more.detail.empty()) out.detail = more.detail;
+  return out;
 }
 
 Sizing read_sizing(const Value& object, const std::string& path, bool others) {
@@ -219,7 +222,7 @@ RequestSizing read_request_sizing(const Value& body) {
       const bool all = count != nullptr && count->is(Kind::integer) && count->as_int() == -1;
       if (!all) frames.max_frames = integer<int>(*video, path + "video.", "num_frames");
       frames.fps = number(*video, path + "video.", "fps");
-      out.videos = over(out.videos, frames);
+      out.videos = merged(out.videos, frames);
     }
   }
   if (const Value* kwargs = object_member(body, "", "mm_processor_kwargs")) {

@@ -35,9 +35,10 @@ struct Sizing {
   std::optional<int> min_frames, max_frames;
   std::optional<std::int64_t> total_pixels;
   std::string detail;  // "low", "high", "default", or empty
-
-  bool empty() const;
 };
+
+// What `more` says, and where it says nothing, what `first` says.
+Sizing merged(const Sizing& first, const Sizing& more);
 
 // The members of an object that say it: size_rule, min_pixels, max_pixels, max_long_side_pixel, fps, min_frames,
 // max_frames, total_pixels, detail; null members are as absent. `path` begins the names in errors. `others`: whether

@@ -49,7 +49,7 @@ Found find_url(const chat::MediaPart& given) {
       if (url == nullptr) continue;
       if (!url->is(Kind::string)) fail("{}.url: expected a string, found {}", path, chat::json_type(*url));
       found.url = url->bytes();
-      if (Sizing inner = read_sizing(*value, path + ".", true); !inner.empty()) found.sizing = std::move(inner);
+      found.sizing = merged(found.sizing, read_sizing(*value, path + ".", true));
     } else {
       fail("{}: expected a URL or an object with one, found {}", path, chat::json_type(*value));
     }
@@ -78,24 +78,23 @@ std::vector<Reference> read_references(const chat::ChatRequest& request, const V
                                        const MediaOptions& options) {
   // Checked where there is no picture too: what a request says is right or wrong, whatever else is in it.
   const RequestSizing sizing = read_request_sizing(body);
-  Reference defaults;
-  defaults.image = options.image;
-  defaults.video = options.video;
-  apply(sizing.images, "", defaults.image);
-  apply(sizing.videos, "", defaults.video);
+  Reference checked;
+  apply(sizing.images, "", checked.image = options.image);
+  apply(sizing.videos, "", checked.video = options.video);
   check_count(request.media, false, options.most_images);
   check_count(request.media, true, options.most_videos);
   std::vector<Reference> references;
   for (const chat::MediaPart& part : request.media) {
     Found found = find_url(part);
-    Reference reference = defaults;
-    reference.kind = part.video ? Media::Kind::video : Media::Kind::image;
-    reference.path = part.path;
-    reference.url = std::move(found.url);
+    Reference reference = {.kind = part.video ? Media::Kind::video : Media::Kind::image,
+                           .url = std::move(found.url),
+                           .path = part.path,
+                           .image = options.image,
+                           .video = options.video};
     if (part.video) {
-      apply(found.sizing, part.path + ": ", reference.video);
+      apply(merged(sizing.videos, found.sizing), part.path + ": ", reference.video);
     } else {
-      apply(found.sizing, part.path + ": ", reference.image);
+      apply(merged(sizing.images, found.sizing), part.path + ": ", reference.image);
     }
     references.push_back(std::move(reference));
   }

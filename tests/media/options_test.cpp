@@ -56,6 +56,22 @@ TEST(Sizing, ProcessorKwargsMayBeForOneKind) {
   EXPECT_FALSE(read(R"({"media_io_kwargs": {"video": {"num_frames": -1}}})").videos.max_frames);
 }
 
+// The later the stronger, but a number says more than a word.
+TEST(Sizing, WhatIsSaidTwice) {
+  const auto both = [](const char* first, const char* more) {
+    MediaOptions options;
+    apply(merged(read(first).images, read_sizing(chat::parse_json(more, "test"), "", true)), "", options.image);
+    return options.image.size;
+  };
+  EXPECT_EQ(both(R"({"max_long_side_pixel": 504})", R"({"max_long_side_pixel": 252})").max_long_side, 252);
+  EXPECT_EQ(both(R"({"max_long_side_pixel": 504})", R"({"detail": "high"})").max_long_side, 504);
+  EXPECT_EQ(both(R"({"max_pixels": 9000})", R"({"max_long_side_pixel": 252})").rule, SizeRule::long_side);
+  EXPECT_EQ(both(R"({"max_long_side_pixel": 504})", R"({"max_pixels": 9000})").rule, SizeRule::area);
+  EXPECT_EQ(both(R"({"size_rule": "area"})", R"({"detail": "high"})").rule, SizeRule::area);
+  EXPECT_EQ(both(R"({"size_rule": "area", "max_pixels": 9000})", R"({"size_rule": "long-side"})").rule,
+            SizeRule::long_side);
+}
+
 TEST(Sizing, DetailSetsTheLongSide) {
   const auto side = [](const char* detail, bool video) {
     Sizing sizing;

@@ -1,8 +1,8 @@
 """Adds a small random vision tower to a checkpoint, so that everything around pictures can be tried without one that
 was trained: the model takes pictures and understands nothing in them.
 
-    python3 tools/vision/random_tower.py models/m3-tiny-chat /tmp/m3-tiny-seeing
-    build/release/m3 run /tmp/m3-tiny-seeing --image photo.jpg --prompt "What is this?"
+    python3 tools/vision/random_tower.py models/m3-tiny-chat /tmp/seeing
+    build/release/m3 run /tmp/seeing --image photo.jpg --prompt "What is this?"
 
 The new folder holds links to the old one's files, a tower of its own, and a config.json and index that name both.
 Needs nothing but Python.

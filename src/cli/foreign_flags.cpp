@@ -34,7 +34,6 @@ constexpr const char* no_download = "nothing is downloaded; give the checkpoint'
 constexpr const char* own_files =
     "the file beside the weights is read; put a changed one into the checkpoint's directory";
 constexpr const char* in_requests = "requests say it, and generation_config.json what they leave open";
-constexpr const char* no_pictures = "pictures are not served; leave it out";
 constexpr const char* no_plugins = "no foreign code is loaded; leave it out";
 constexpr const char* no_adapters = "adapters are not implemented; merge them into the checkpoint";
 
@@ -96,7 +95,7 @@ constexpr ForeignFlag foreign_flags[] = {
     {Kind::idle_flag,
      "--enable-prompt-tokens-details --enable-cache-report --enable-metrics --metrics --jinja "
      "--cont-batching -cb --enable-server-load-tracking --enable-request-id-headers --disable-log-stats "
-     "--disable-fastapi-docs --use-tqdm-on-load --no-use-tqdm-on-load --language-model-only"},
+     "--disable-fastapi-docs --use-tqdm-on-load --no-use-tqdm-on-load"},
     // What is not there.
     {Kind::refused,
      "--enable-dp-attention --enable-eplb --headless --cpu-moe -cmoe --override-tensor -ot --split-mode -sm "
@@ -134,10 +133,9 @@ constexpr ForeignFlag foreign_flags[] = {
      "--schedule-conservativeness --scheduler-delay-factor",
      "a step's tokens are shared out between prompts already; "
      "leave it out"},
-    {Kind::refused,
-     "--mmproj --limit-mm-per-prompt --mm-processor-kwargs --mm-processor-cache-gb --allowed-local-media-path "
-     "--allowed-media-domains --media-io-kwargs",
-     no_pictures},
+    {Kind::refused, "--mmproj", "the vision tower is part of the checkpoint; leave it out"},
+    {Kind::refused, "--mm-processor-cache-gb", "--media-cache-bytes and --feature-cache-bytes say what is kept"},
+    {Kind::refused, "--media-io-kwargs", "requests say it (media_io_kwargs), and --mm-processor-kwargs for all"},
     {Kind::refused, "--enable-lora --lora-modules --max-loras --max-lora-rank --lora-paths --lora", no_adapters},
     {Kind::refused,
      "--middleware --logits-processors --tool-parser-plugin --reasoning-parser-plugin --tool-server "

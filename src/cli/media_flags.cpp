@@ -26,6 +26,10 @@ media::MediaOptions MediaFlags::finish() const {
     media::apply_processor_kwargs(json, "--mm-processor-kwargs", finished);
   }
   media::apply_limits(limits, "--limit-mm-per-prompt", finished);
+  if (language_model_only) {
+    if (!limits.empty()) fail_usage("--language-model-only and --limit-mm-per-prompt say two things: give one");
+    finished.most_images = finished.most_videos = 0;
+  }
   if (!local_root.empty()) {
     if (!std::filesystem::is_directory(local_root)) {
       fail_usage("--allowed-local-media-path {}: there is no such folder", local_root);
@@ -74,6 +78,7 @@ void add_media_limits(CLI::App& command, MediaFlags& flags) {
   media::MediaOptions& options = flags.options;
   command.add_option("--limit-mm-per-prompt", flags.limits,
                      "Pictures and videos of one prompt at most: image=200,video=20 (the defaults), or JSON");
+  command.add_flag("--language-model-only", flags.language_model_only, "No pictures and videos at all");
   command.add_option("--allowed-local-media-path", flags.local_root,
                      "A folder whose files requests may name by file: URLs. Without, none");
   const auto count = [&](const char* name, std::int64_t& value, const char* what) {

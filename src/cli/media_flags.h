@@ -15,6 +15,7 @@ struct MediaFlags {
   std::string size_rule;
   std::vector<std::string> domains, limits;
   std::string local_root;
+  bool language_model_only = false;
 
   // Checked. Errors (usage): a malformed list or object, sizes that no picture could have, a folder that is not there.
   media::MediaOptions finish() const;
@@ -23,7 +24,7 @@ struct MediaFlags {
 // Where pictures may come from and how large they become: --mm-processor-kwargs, --media-size-rule,
 // --allowed-media-domains, --media-private-hosts, --media-fetch-timeout.
 void add_media_flags(CLI::App& command, MediaFlags& flags);
-// What requests of others may cost: --limit-mm-per-prompt, --allowed-local-media-path, --media-*.
+// What requests of others may cost: --limit-mm-per-prompt, --language-model-only, --allowed-local-media-path, --media-*.
 void add_media_limits(CLI::App& command, MediaFlags& flags);
 
 // vLLM takes lists as JSON: '["http://a", "http://b"]'. Plain words are taken too. Errors (usage) name the flag.

@@ -63,9 +63,9 @@ TEST(ForeignFlags, WithoutEffectAreNamedInALine) {
   const Translated vllm = translated(
       "DIR --tensor-parallel-size 1 --enable-expert-parallel --block-size 128 --language-model-only "
       "--attention-backend TRITON_ATTN --moe-backend=aiter --max-cudagraph-capture-size 64 --async-scheduling");
-  EXPECT_EQ(vllm.words, "serve DIR --tensor-parallel-size 1 --block-size 128");
+  EXPECT_EQ(vllm.words, "serve DIR --tensor-parallel-size 1 --block-size 128 --language-model-only");
   EXPECT_EQ(vllm.note,
-            "note: without effect here: --enable-expert-parallel, --language-model-only, --attention-backend, "
+            "note: without effect here: --enable-expert-parallel, --attention-backend, "
             "--moe-backend, --max-cudagraph-capture-size, --async-scheduling");
   const Translated llama = translated("-m DIR -ngl 99 -fa on --jinja --port 8080 -fa");
   EXPECT_EQ(llama.words, "serve DIR --port 8080");

@@ -4,7 +4,8 @@
     python3 tools/train/measure.py … --only planted --books heldout.xz --lengths 4096:200,8192:100,32768:40
 
 Skills: each case is a chat request with one task. With --server URL an m3 serve that is running answers it; without,
-m3 chat-render makes the prompt, m3 run writes the reply, m3 chat-parse reads it. Planted sentences: ids go to m3 trace, which decodes greedily; with --drop the case is run again
+m3 chat-render makes the prompt, m3 run writes the reply, m3 chat-parse reads it. Planted sentences: the prompt goes as ids to
+the server, or to m3 trace, which decode greedily; with --drop the case is run again by m3 trace
 with the planted sentence's block kept from the indexer. Needs tokenizers, numpy, jinja2 and safetensors.
 """
 
@@ -71,10 +72,7 @@ class Program:
 
     def ask_server(self, body: dict, limit: int) -> dict:
         body = body | {"model": Path(self.model).name, "temperature": 0, "max_tokens": limit}
-        headers = {"Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self.server}/v1/chat/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(asked) as answer:
-            choice = json.load(answer)["choices"][0]
+        choice = self.post("/v1/chat/completions", body)["choices"][0]
         message = choice["message"]
         calls = [call["function"] for call in message.get("tool_calls") or []]
         finish = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
@@ -82,7 +80,17 @@ class Program:
         return {"content": message.get("content"), "reasoning_content": reasoning, "tool_calls": calls,
                 "finish_reason": finish, "text": json.dumps(message)}  # fmt: skip
 
+    def post(self, path: str, body: dict) -> dict:
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{self.server}{path}", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(asked) as answer:
+            return json.load(answer)
+
     def greedy(self, ids: list[int], count: int, drop: list[int] = ()) -> list[int]:
+        if self.server and not drop:
+            body = {"model": Path(self.model).name, "prompt": ids, "temperature": 0, "max_tokens": count,
+                    "skip_special_tokens": False, "ignore_eos": True, "return_token_ids": True}  # fmt: skip
+            return self.post("/v1/completions", body)["choices"][0]["token_ids"]
         with tempfile.TemporaryDirectory() as folder:
             out = f"{folder}/out.safetensors"
             dropped = ["--drop-blocks", ",".join(map(str, drop))] if drop else []
@@ -153,7 +161,8 @@ def measure_planted(program: Program, model: Path, books: Path, lengths: dict[in
     for length, count in lengths.items():
         for chat in (False, True):
             random = Random(f"measure {length} {chat}")
-            trials = [planter.trial(random, length, chat) for _ in range(count)]
+            # The last trained position is the answer's.
+            trials = [planter.trial(random, length - 64, chat) for _ in range(count)]
 
             def run(trial):
                 prompt, answer, place = trial

@@ -36,11 +36,11 @@ class ChatWriter : public ReplyWriter {
   void note(const Event& event) {
     const auto i = static_cast<std::size_t>(event.sample);
     if (call_.request.logprobs >= 0) {
-      append_chat_logprobs(server_.model().tokenizer, event, call_.tokens_as_ids, logprobs_[i]);
+      append_chat_logprobs(server_.tokenizer(), event, call_.tokens_as_ids, logprobs_[i]);
     }
     if (call_.return_token_ids) token_ids_[i].insert(token_ids_[i].end(), event.ids.begin(), event.ids.end());
     if (call_.request.prompt_logprobs >= 0 && !event.prompt_logprobs.empty()) {
-      prompt_logprobs_ = prompt_logprobs_json(server_.model().tokenizer, event);
+      prompt_logprobs_ = prompt_logprobs_json(server_.tokenizer(), event);
     }
   }
   Json usage() const {

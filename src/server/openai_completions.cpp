@@ -41,7 +41,7 @@ class CompletionWriter : public ReplyWriter {
  protected:
   Choice& take(std::size_t request, const Event& event) {
     Choice& choice = choices_[request * samples_ + static_cast<std::size_t>(event.sample)];
-    const Tokenizer& tokenizer = server_.model().tokenizer;
+    const Tokenizer& tokenizer = server_.tokenizer();
     // They come with a request's first event and are every sample's.
     if (!event.prompt_logprobs.empty()) prompt_events_[request] = event;
     if (!choice.started && call_.echo) {

@@ -52,6 +52,8 @@ class Server {
   // --- for handlers
   // The model. Errors (ApiError): 503 while it loads and when the engine has failed.
   Model& model() const;
+  // For replies that have begun: they are finished, or told of the failure, whatever the state is by then.
+  const Tokenizer& tokenizer() const { return model_->tokenizer; }
   const ServerOptions& options() const { return options_; }
   Workers& workers() { return workers_; }
   Log& log() { return log_; }

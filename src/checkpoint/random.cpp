@@ -18,7 +18,7 @@ namespace m3 {
 
 namespace {
 
-constexpr std::int64_t chunk_elements = std::int64_t{1} << 20;
+constexpr std::int64_t chunk_bytes = std::int64_t{2} << 20;
 constexpr std::int64_t alignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -40,6 +40,8 @@ double rms_of_e2m1_codes() {
   return std::sqrt(sum / 8);
 }
 
+constexpr RandomFill nvfp4_scales{
+    .kind = RandomFill::Kind::bytes, .mask = 0x0f0f0f0f0f0f0f0fu, .set = 0x3030303030303030u};
 // Of the codes 0x30 … 0x3f: 0.5 … 1.875.
 double rms_of_nvfp4_scales() {
   double sum = 0;
@@ -48,62 +50,27 @@ double rms_of_nvfp4_scales() {
 }
 
 // e8m0 codes e or e + 1, drawn so that the mean square of the scales is target².
-struct BlockScale {
-  std::uint8_t low = 127;
-  double high_share = 0;
-
-  explicit BlockScale(double target) {
-    const double exponent = std::log2(target);
-    const double floor = std::floor(exponent);
-    low = static_cast<std::uint8_t>(std::clamp(static_cast<int>(floor) + 127, 0, 253));
-    high_share = (std::exp2(2 * (exponent - floor)) - 1) / 3;
-  }
-};
-
-// A run of output bytes and the work that fills it.
-struct Job {
-  enum class Kind : std::uint8_t { values, floats, codes8, codes4, e8m0, e4m3_scales, row_scales };
-  Kind kind = Kind::values;
-  std::int64_t offset = 0;
-  std::int64_t first = 0;
-  std::int64_t count = 0;  // elements, or bytes of codes and scales
-  std::uint64_t key = 0;
-  double parameter = 0;  // bound of values, target of scales
-};
-
-void fill_codes(std::uint64_t key, std::int64_t first, std::int64_t count, std::uint64_t mask, std::uint64_t set,
-                std::byte* out) {
-  // Chunks begin at multiples of 8, so that a word's place depends on its index alone.
-  for (std::int64_t i = 0; i < count; i += 8) {
-    const std::uint64_t word = (seeded_word(key, static_cast<std::uint64_t>((first + i) / 8)) & mask) | set;
-    std::memcpy(out + i, &word, static_cast<std::size_t>(std::min<std::int64_t>(8, count - i)));
-  }
+RandomFill of_e8m0_scales(double target) {
+  const double exponent = std::log2(target);
+  const double floor = std::floor(exponent);
+  return {.kind = RandomFill::Kind::e8m0,
+          .parameter = (std::exp2(2 * (exponent - floor)) - 1) / 3,
+          .base = static_cast<std::uint8_t>(std::clamp(static_cast<int>(floor) + 127, 0, 253))};
 }
 
-void run_job(const Job& job, std::byte* memory) {
-  const auto word = [&](std::int64_t i) { return seeded_word(job.key, static_cast<std::uint64_t>(job.first + i)); };
-  const auto unit = [&](std::int64_t i) { return static_cast<double>(word(i) >> 11) * 0x1p-53; };
-  std::byte* out = memory + job.offset;
-  switch (job.kind) {
-    case Job::Kind::values:
-      return seeded_values(job.key, job.parameter, job.first, job.count, reinterpret_cast<bf16*>(out));
-    case Job::Kind::floats:
-      return seeded_values(job.key, job.parameter, job.first, job.count, reinterpret_cast<float*>(out));
-    case Job::Kind::codes8: return fill_codes(job.key, job.first, job.count, e4m3_mask, e4m3_set, out);
-    case Job::Kind::codes4: return fill_codes(job.key, job.first, job.count, ~std::uint64_t{0}, 0, out);
-    case Job::Kind::e8m0: {
-      const BlockScale scale(job.parameter);
-      for (std::int64_t i = 0; i < job.count; ++i) out[i] = std::byte(scale.low + (unit(i) < scale.high_share));
-      return;
-    }
-    case Job::Kind::e4m3_scales:
-      return fill_codes(job.key, job.first, job.count, 0x0f0f0f0f0f0f0f0fu, 0x3030303030303030u, out);
-    case Job::Kind::row_scales: {
-      auto* scales = reinterpret_cast<float*>(out);
-      for (std::int64_t i = 0; i < job.count; ++i) scales[i] = static_cast<float>(job.parameter * (0.5 + unit(i)));
-      return;
-    }
-  }
+// A run of output bytes and what fills it.
+struct Job {
+  RandomFill fill;
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+};
+
+RandomFill of_values(bool wide, double bound) {
+  return {.kind = wide ? RandomFill::Kind::f32 : RandomFill::Kind::bf16, .parameter = bound};
+}
+RandomFill of_codes(bool four_bits) {
+  if (four_bits) return {.kind = RandomFill::Kind::bytes};
+  return {.kind = RandomFill::Kind::bytes, .mask = e4m3_mask, .set = e4m3_set};
 }
 
 WeightFormat linear_format(const std::string& format, const LayoutEntry& entry) {
@@ -134,7 +101,7 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
       fail("{}: {} columns are no multiple of {}, which {} needs", entry.name(), entry.columns, group,
            weight_format_name(weight.format));
     }
-    if (weight.format == WeightFormat::bf16) return plain(entry, weight, Job::Kind::values, 2);
+    if (weight.format == WeightFormat::bf16) return plain(entry, weight, false);
     quantized(entry, weight);
   }
 
@@ -144,7 +111,7 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
     weight.format = router ? WeightFormat::f32 : WeightFormat::bf16;
     weight.rows = entry.rows;
     weight.columns = entry.columns;
-    plain(entry, weight, router ? Job::Kind::floats : Job::Kind::values, router ? 4 : 2);
+    plain(entry, weight, router);
   }
 
   void vector(const LayoutEntry& entry, std::vector<float>& values) override {
@@ -161,8 +128,8 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
     weight.format = wide ? WeightFormat::f32 : WeightFormat::bf16;
     weight.rows = entry.shape.front();
     weight.columns = entry.columns();
-    placed_.push_back({&weight, add(wide ? Job::Kind::floats : Job::Kind::values, entry.name, entry.elements(),
-                                    wide ? 4 : 2, seeded_bound(entry.name, entry.columns()))});
+    placed_.push_back(
+        {&weight, add(of_values(wide, seeded_bound(entry.name, entry.columns())), entry.name, entry.elements())});
   }
 
   void vector(const VisionEntry& entry, std::vector<float>& values) override {
@@ -177,8 +144,15 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
     AnonymousMemory made(static_cast<std::size_t>(bytes_));
     place(made.data());
     ThreadPool pool;
-    pool.each(std::ssize(jobs_),
-              [&](std::int64_t index, int) { run_job(jobs_[static_cast<std::size_t>(index)], made.data()); });
+    std::vector<std::pair<const Job*, std::int64_t>> chunks;  // with their first bytes
+    for (const Job& job : jobs_) {
+      for (std::int64_t first = 0; first < job.bytes; first += chunk_bytes) chunks.emplace_back(&job, first);
+    }
+    pool.each(std::ssize(chunks), [&](std::int64_t index, int) {
+      const auto [job, first] = chunks[static_cast<std::size_t>(index)];
+      const auto bytes = static_cast<std::size_t>(std::min(chunk_bytes, job->bytes - first));
+      fill_random(job->fill, first / job->fill.element_bytes(), {made.data() + job->offset + first, bytes});
+    });
     return made;
   }
 
@@ -202,20 +176,18 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
     std::int64_t scales = -1;
   };
 
-  // `count` elements of `size` bytes, cut into jobs; returns where they begin.
-  std::int64_t add(Job::Kind kind, const std::string& name, std::int64_t count, std::int64_t size, double parameter) {
+  // `count` elements; returns where they begin.
+  std::int64_t add(RandomFill fill, const std::string& name, std::int64_t count) {
     const std::int64_t begin = bytes_;
-    const std::uint64_t key = seeded_key(name, seed_);
-    for (std::int64_t first = 0; first < count; first += chunk_elements) {
-      jobs_.push_back({kind, begin + first * size, first, std::min(chunk_elements, count - first), key, parameter});
-    }
-    bytes_ += aligned(count * size);
+    fill.key = seeded_key(name, seed_);
+    jobs_.push_back({fill, begin, count * fill.element_bytes()});
+    bytes_ += aligned(jobs_.back().bytes);
     return begin;
   }
 
-  void plain(const LayoutEntry& entry, WeightMatrix& weight, Job::Kind kind, std::int64_t size) {
+  void plain(const LayoutEntry& entry, WeightMatrix& weight, bool wide) {
     const std::string name = entry.name();
-    placed_.push_back({&weight, add(kind, name, entry.elements(), size, seeded_bound(name, entry.columns))});
+    placed_.push_back({&weight, add(of_values(wide, seeded_bound(name, entry.columns)), name, entry.elements())});
   }
 
   void quantized(const LayoutEntry& entry, WeightMatrix& weight) {
@@ -227,17 +199,17 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
     const std::string name = entry.name();
     const std::string scale_name = name + "_scale";
     Placed placed{&weight};
-    placed.values =
-        add(four_bits ? Job::Kind::codes4 : Job::Kind::codes8, name, weight.rows * weight.row_bytes(), 1, 0);
+    placed.values = add(of_codes(four_bits), name, weight.rows * weight.row_bytes());
     const std::int64_t blocks = weight.rows * weight.scale_row_bytes();
     if (weight.format == WeightFormat::fp8) {
       // Factors uniform in 0.5 … 1.5 have a mean square of 13/12.
-      placed.scales = add(Job::Kind::row_scales, scale_name, weight.rows, 4, target / std::sqrt(13.0 / 12.0));
+      placed.scales = add({.kind = RandomFill::Kind::row_scales, .parameter = target / std::sqrt(13.0 / 12.0)},
+                          scale_name, weight.rows);
     } else if (weight.format == WeightFormat::nvfp4) {
-      placed.scales = add(Job::Kind::e4m3_scales, scale_name, blocks, 1, 0);
+      placed.scales = add(nvfp4_scales, scale_name, blocks);
       weight.tensor_scale = static_cast<float>(target / rms_of_nvfp4_scales());
     } else {
-      placed.scales = add(Job::Kind::e8m0, scale_name, blocks, 1, target);
+      placed.scales = add(of_e8m0_scales(target), scale_name, blocks);
     }
     placed_.push_back(placed);
   }

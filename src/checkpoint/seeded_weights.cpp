@@ -26,10 +26,6 @@ double plain_bound(std::string_view name, std::int64_t columns) {
   return std::sqrt(3.0 / static_cast<double>(columns));
 }
 
-float value_of(std::uint64_t word, float scale) {
-  return static_cast<float>(static_cast<std::int32_t>(word >> 40) - (1 << 23)) * scale;
-}
-
 }  // namespace
 
 std::uint64_t seeded_key(std::string_view name, std::uint64_t seed) {
@@ -48,22 +44,6 @@ double seeded_bound(std::string_view name, std::int64_t columns, const SeededGai
     bound *= gain;
   }
   return bound;
-}
-
-void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, float* out) {
-  const auto scale = static_cast<float>(bound / 8388608.0);
-  for (std::int64_t i = 0; i < count; ++i)
-    out[i] = value_of(seeded_word(key, static_cast<std::uint64_t>(first + i)), scale);
-}
-
-void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, bf16* out) {
-  const auto scale = static_cast<float>(bound / 8388608.0);
-  for (std::int64_t i = 0; i < count; ++i) {
-    // As to_bf16, without its NaN case: no NaN arises here.
-    const auto bits =
-        std::bit_cast<std::uint32_t>(value_of(seeded_word(key, static_cast<std::uint64_t>(first + i)), scale));
-    out[i] = {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
-  }
 }
 
 float seeded_centre(std::string_view name) { return vision_norm(name) ? 1.0f : 0.0f; }

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/base/number_formats.h"
+#include "src/base/random_fill.h"
 
 namespace m3 {
 
@@ -24,19 +24,8 @@ using SeededGains = std::map<std::string, double>;
 
 std::uint64_t seeded_key(std::string_view name, std::uint64_t seed);
 
-inline std::uint64_t seeded_word(std::uint64_t key, std::uint64_t index) {
-  std::uint64_t x = key + (index + 1) * 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
 // The bound of a published tensor name; `columns` is the matrix's K (any for the named exceptions).
 double seeded_bound(std::string_view name, std::int64_t columns, const SeededGains& gains = {});
-
-// Elements first … first + count of a tensor.
-void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, float* out);
-void seeded_values(std::uint64_t key, double bound, std::int64_t first, std::int64_t count, bf16* out);  // rounded
 
 float seeded_centre(std::string_view name);
 

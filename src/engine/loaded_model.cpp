@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/memory_size.h"
 #include "src/engine/profile.h"
 
 namespace m3::engine {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 namespace m3::engine {
 
@@ -30,11 +29,5 @@ struct MemoryPlan {
 // Errors: a utilization outside (0, 1], a context past the position limit, or one that does not fit; the last two name
 // the largest context that would do.
 MemoryPlan plan_memory(const MemoryNeeds& needs, const MemoryRequest& request);
-
-// Memory this process may still take: MemAvailable, or less under a cgroup limit.
-std::int64_t available_memory_bytes();
-
-// "1.5 GiB"
-std::string human_bytes(std::int64_t bytes);
 
 }  // namespace m3::engine

@@ -32,7 +32,8 @@ struct Keys {
   double of_sequences = 0;  // read at least: once a sequence
 };
 
-Keys count_keys(const ops::Batch& batch, std::int64_t most) {
+Keys count_keys(const ops::Batch& given, std::int64_t most) {
+  const ops::Batch& batch = given.host != nullptr ? *given.host : given;
   Keys keys;
   std::vector<double> furthest(static_cast<std::size_t>(batch.sequences));
   std::vector<double> seen(static_cast<std::size_t>(batch.sequences));
@@ -62,6 +63,19 @@ class ProfiledBackend final : public ops::Backend {
   std::string_view name() const override { return backend_->name(); }
   std::string description() const override { return backend_->description(); }
   DType activation_dtype() const override { return backend_->activation_dtype(); }
+  bool has_host_memory() const override { return backend_->has_host_memory(); }
+  ops::Memory allocate(std::int64_t bytes) override { return backend_->allocate(bytes); }
+  ops::MemoryState memory_state() const override { return backend_->memory_state(); }
+  void upload(std::byte* to, std::span<const std::byte> from) override { backend_->upload(to, from); }
+  void upload(std::span<const ops::Transfer> transfers, const std::function<void(std::int64_t)>& progress) override {
+    backend_->upload(transfers, progress);
+  }
+  void download(std::span<std::byte> to, const std::byte* from) override { backend_->download(to, from); }
+  void synchronize() override { backend_->synchronize(); }
+  void fill_random(std::span<std::byte> to, const RandomFill& fill) override { backend_->fill_random(to, fill); }
+  // Each operation is timed alone, so that no pass is played whole.
+  bool begin_pass(std::uint64_t) override { return backend_->begin_pass(0); }
+  void end_pass() override { backend_->end_pass(); }
   std::int64_t workspace_bytes(const ops::Limits& limits) const override { return backend_->workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) override {
     backend_->bind_workspace(workspace, limits);
@@ -146,9 +160,13 @@ class ProfiledBackend final : public ops::Backend {
     timed("logits", stored(head), 2 * static_cast<double>(row_ids.size()) * elements(head),
           [&] { backend_->logits(hidden, row_ids, head, logits); });
   }
-  void sample(const ops::Tensor& logits, std::span<const ops::SamplingRow> rows, std::span<std::int32_t> ids) override {
-    timed("sample", bytes_of(logits), 0, [&] { backend_->sample(logits, rows, ids); });
+  void begin_sample(const ops::Tensor& logits, std::span<const ops::SamplingRow> rows) override {
+    timed("sample", bytes_of(logits), 0, [&] { backend_->begin_sample(logits, rows); });
   }
+  void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) override {
+    backend_->end_sample(ids, finite);
+  }
+  const std::int32_t* sampled_ids() const override { return backend_->sampled_ids(); }
   void patch_embed(const ops::Tensor& pixels, const WeightMatrix& weight, const ops::Tensor& out) override {
     timed("patch_embed", bytes_of(pixels) + stored(weight), 2 * static_cast<double>(out.rows) * elements(weight),
           [&] { backend_->patch_embed(pixels, weight, out); });
@@ -201,8 +219,8 @@ class ProfiledBackend final : public ops::Backend {
   }
 
  private:
-  double now() const {
-    if (profile_.wait) profile_.wait();
+  double now() {
+    backend_->synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
@@ -223,7 +241,7 @@ class ProfiledBackend final : public ops::Backend {
 
   double different_experts(const ops::Routing& routing, std::int64_t rows, int first, int count) const {
     const auto choices = static_cast<double>(rows * routing.experts_per_token);
-    if (!profile_.host_results) return count * (1 - std::pow(1 - 1.0 / count, choices));
+    if (!backend_->has_host_memory()) return count * (1 - std::pow(1 - 1.0 / count, choices));
     std::set<std::int32_t> chosen;
     for (std::int64_t i = 0; i < rows * routing.experts_per_token; ++i) {
       const std::int32_t expert = routing.expert_ids[i] - first;

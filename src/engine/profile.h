@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,11 +20,6 @@ class Profile {
     double operations = 0;  // multiplications and additions of products, useful ones only
   };
 
-  // Called before the clock is read. A backend whose operations run behind the host waits for its device here.
-  std::function<void()> wait;
-  // Whether routing results can be read by the host; otherwise the expected number of different experts counts.
-  bool host_results = true;
-
   void add(const std::string& operation, double seconds, double bytes, double operations);
   void clear() { entries_.clear(); }
   const std::vector<Entry>& entries() const { return entries_; }  // in the order of their first calls
@@ -34,8 +28,9 @@ class Profile {
   std::vector<Entry> entries_;
 };
 
-// A backend that does what `backend` does and tells `profile` about each call. Its results are the same; batches'
-// positions and sequences must be readable by the host.
+// A backend that does what `backend` does and tells `profile` about each call, whose device is waited for before the
+// clock is read. Its results are the same. Where the host cannot read the routing, the expected number of different
+// experts counts.
 std::unique_ptr<ops::Backend> make_profiled(std::unique_ptr<ops::Backend> backend, Profile& profile);
 
 }  // namespace m3::engine

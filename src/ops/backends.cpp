@@ -4,6 +4,9 @@
 
 #include "src/base/error.h"
 #include "src/ops/cpu/cpu_backend.h"
+#if M3_WITH_CUDA
+#include "src/ops/cuda/cuda_backend.h"
+#endif
 #include "src/ops/scalar/scalar_backend.h"
 
 namespace m3::ops {
@@ -38,12 +41,27 @@ const cpu::Kernels& choose_kernels(const std::string& isa) {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool) {
-  if (options.name == "scalar" && !options.isa.empty())
+  if (options.name != "cpu" && !options.isa.empty())
     fail_usage("an instruction set ({}) is chosen for the cpu backend only", options.isa);
   if (options.name == "scalar") return std::make_unique<scalar::ScalarBackend>(options.numerics, pool);
-  if (options.name != "cpu") fail_usage("unknown backend \"{}\": known are scalar and cpu", options.name);
+  if (options.name != "cpu" && options.name != "cuda")
+    fail_usage("unknown backend \"{}\": known are scalar, cpu and cuda", options.name);
   if (options.numerics != Numerics::bf16) fail_usage("fp32 numerics are the scalar backend's: use --backend scalar");
+  if (options.name == "cuda") {
+    if (const std::string reason = no_cuda_reason(); !reason.empty()) fail_resource("no CUDA: {}", reason);
+#if M3_WITH_CUDA
+    return cuda::make_backend(options);
+#endif
+  }
   return std::make_unique<cpu::CpuBackend>(choose_kernels(options.isa), pool);
+}
+
+std::string no_cuda_reason() {
+#if M3_WITH_CUDA
+  return cuda::no_device_reason();
+#else
+  return "this program was built without it; build where nvcc is (./run says what it found), or use --device cpu";
+#endif
 }
 
 bool cpu_backend_available() { return has_avx2(); }

@@ -10,14 +10,21 @@
 namespace m3::ops {
 
 struct BackendOptions {
-  std::string name = "cpu";            // "scalar" or "cpu"
+  std::string name = "cpu";            // "scalar", "cpu" or "cuda"
   Numerics numerics = Numerics::bf16;  // fp32 on "scalar" only
   std::string isa;                     // cpu: "" picks by machine, "avx2" or "avx512" force one that the machine has
+  // cuda: a row's results do not depend on its batch, bit for bit (split counts from the context alone). The others are
+  // always so.
+  bool deterministic = false;
 };
 
-// Errors: an unknown name (lists the known), fp32 numerics elsewhere than on scalar, a machine without AVX2 asked
+// Errors: an unknown name (lists the known), "cuda" in a program or on a machine without it (says which), fp32 numerics elsewhere than on scalar, a machine without AVX2 asked
 // for "cpu". The pool must outlive the backend.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool);
+
+// What a program without the CUDA backend, or a machine without a device that it can use, has instead of it: one line
+// for people. Empty: "cuda" can be made. Never fails, and needs no driver.
+std::string no_cuda_reason();
 
 // True where this machine can run the "cpu" backend (AVX2, FMA and F16C).
 bool cpu_backend_available();

@@ -7,18 +7,26 @@
 // - A row of any result depends only on that row's inputs, its position and the pages of its sequence: never on
 //   the other rows of the batch, on chunking, on page order or on the number of threads, bit for bit.
 // - No operation allocates. `workspace_bytes` says what a backend needs for given maxima.
+// - Memory: all operands (data of tensors, arrays of a batch, pages, weights, spans of floats, routing, block ids,
+//   row ids, `previous`) lie in the backend's memory, which for some is a device's. The structs that hold the pointers,
+//   and what the comments below call the host's, lie in the host's memory.
+// - A device's operations run in the order of their calls, behind the host: only download(), end_sample() and
+//   synchronize() wait.
 // - Rows with sequence length 0 or page -1 are inert: nothing is written, block ids are -1.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "src/base/number_formats.h"
+#include "src/base/random_fill.h"
 #include "src/base/weight_matrix.h"
+#include "src/ops/memory.h"
 
 namespace m3::ops {
 
@@ -62,6 +70,13 @@ struct Batch {
   // Pictures (spec §4.7): row feature_rows[i] >= 0 of `features` [.., H] stands for token i's embedding; null = none.
   const std::int32_t* feature_rows = nullptr;  // [T], -1 = the token's own
   const std::byte* features = nullptr;         // rows of activation_dtype without gaps
+
+  // For the choice of launches. In a pass that is played again (begin_pass) these bound what the arrays may hold then.
+  std::int32_t longest_query = 0;    // tokens of one sequence at most: 1 where all decode; 0 = not known
+  std::int32_t longest_context = 0;  // of context_lengths at most; 0 = not known
+  // The same batch with its arrays in the host's memory. Null where the arrays above lie there, and in a pass that is
+  // played again.
+  const Batch* host = nullptr;
 };
 
 // One part (K, V or index-K) of every page of one layer: page p starts at data + p · page_bytes.
@@ -97,10 +112,11 @@ struct QkvFinish {
 
 struct SelectBlocks {
   int index_heads = 0;
-  int topk = 0;                           // slots, forced blocks included
-  int init_blocks = 0;                    // forced leading blocks
-  int local_blocks = 1;                   // forced trailing blocks, the own block included
-  std::span<const std::int32_t> dropped;  // blocks that may not be chosen (m3 trace); forced ones stay
+  int topk = 0;          // slots, forced blocks included
+  int init_blocks = 0;   // forced leading blocks
+  int local_blocks = 1;  // forced trailing blocks, the own block included
+  // Blocks that may not be chosen (m3 trace); forced ones stay. The host's memory.
+  std::span<const std::int32_t> dropped;
 };
 
 struct Attention {
@@ -172,7 +188,8 @@ struct Limits {
 };
 
 // How one row of logits becomes a token. Order: repetition, presence and frequency penalties, bias, mask,
-// temperature, top-k, top-p, min-p, draw. temperature 0 takes the largest logit, ties to the lower id.
+// temperature, top-k, top-p, min-p, draw. temperature 0 takes the largest logit, ties to the lower id. All of it lies in
+// the host's memory.
 struct SamplingRow {
   float temperature = 1;
   int top_k = 0;  // 0 = all
@@ -199,12 +216,36 @@ class Backend {
   virtual std::string_view name() const = 0;    // "scalar", "cpu", "cuda"
   virtual std::string description() const = 0;  // for the start-up line: "cpu (AVX2, 2 threads)"
   virtual DType activation_dtype() const = 0;
+
+  // Memory. Where has_host_memory(), operands are ordinary memory of this process and a call returns with its results.
+  virtual bool has_host_memory() const = 0;
+  // 256-byte aligned (a page on the host). Content is undefined. Errors: there is not that much; the line says what was
+  // asked and what is free.
+  virtual Memory allocate(std::int64_t bytes) = 0;
+  virtual MemoryState memory_state() const = 0;
+  // Behind the operations called so far. `from` may be changed once the call returns.
+  virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
+  // Many and large ones, not ordered with operations; returns when all have arrived. `progress` (may be null) gets bytes
+  // done so far, from the calling thread.
+  virtual void upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) = 0;
+  // After all operations called so far; waits.
+  virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
+  virtual void synchronize() = 0;
+  // Bytes made where they lie, the same by every backend: weights at true sizes that nobody could store.
+  virtual void fill_random(std::span<std::byte> to, const RandomFill& fill) = 0;
+
+  // A pass: the operations between begin_pass and end_pass. Passes of the same key, which is not 0, have the same
+  // operands but for the content of memory (same addresses, shapes and arguments) as long as the workspace stays bound,
+  // so that a backend may record one and play it again. True: it has just been played, and the caller leaves its
+  // operations out. end_pass follows in either case.
+  virtual bool begin_pass(std::uint64_t key) = 0;
+  virtual void end_pass() = 0;
+
   virtual std::int64_t workspace_bytes(const Limits& limits) const = 0;
   // The workspace stays bound until the next call; it is at least workspace_bytes(limits) long, 64-byte aligned.
   virtual void bind_workspace(std::span<std::byte> workspace, const Limits& limits) = 0;
 
-  // residual [T, H] <- rows of the table, or of batch.features; `previous` holds the step before's sampled ids (host
-  // or device memory).
+  // residual [T, H] <- rows of the table, or of batch.features; `previous` holds the step before's sampled ids.
   virtual void embed(const Batch& batch, const WeightMatrix& table, const std::int32_t* previous,
                      const Tensor& residual) = 0;
 
@@ -256,17 +297,28 @@ class Backend {
   virtual void logits(const Tensor& hidden, std::span<const std::int32_t> row_ids, const WeightMatrix& head,
                       const Tensor& logits) = 0;
 
-  // ids [R] <- one token a row of logits [R, vocab] f32, which it may overwrite. Errors: a row without a finite
-  // logit gives id -1.
-  virtual void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) = 0;
+  // One token a row of logits [R, vocab] f32, which it may overwrite. Begun here; what the rows' spans refer to may be
+  // changed once the call returns. Not more than one at a time.
+  virtual void begin_sample(const Tensor& logits, std::span<const SamplingRow> rows) = 0;
+  // Waits for the draw. ids [R] <- the tokens; -1 where no id has a finite logit after masks. finite [R] (or empty: not
+  // asked) <- 1 where all raw logits of the row were finite, else 0. Both in the host's memory.
+  virtual void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) = 0;
+  // The ids [R] of the draw begun last, in the backend's memory and in order with its operations: what `previous` of the
+  // next step takes. Stays at one address while the workspace is bound.
+  virtual const std::int32_t* sampled_ids() const = 0;
+  void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids,
+              std::span<std::uint8_t> finite = {}) {
+    begin_sample(logits, rows);
+    end_sample(ids, finite);
+  }
 
   // The vision tower (spec §4). Row p of every [P, ...] tensor is patch p, in the order of spec §4.3.
 
   // out [P, W] <- pixels [P, C·T·h·w] f32 · Wᵀ; pixels and weight as they are stored, rounded once. (spec §4.4)
   virtual void patch_embed(const Tensor& pixels, const WeightMatrix& weight, const Tensor& out) = 0;
 
-  // table [P, 2·39] f32: cos, then sin, of t·f | h·f | w·f; positions [P, 3] = t (inside the segment), h, w; inv_freq
-  // [13]. Products, cos and sin in fp32. (spec §4.5)
+  // table [P, 2·39] f32: cos, then sin, of t·f | h·f | w·f; positions [P, 3] = t (inside the segment), h, w, and inv_freq
+  // [13], in the host's memory. Products, cos and sin in fp32. (spec §4.5)
   virtual void vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
                                    const Tensor& table) = 0;
 
@@ -283,7 +335,8 @@ class Backend {
   virtual void vision_qkv_finish(const VisionHeads& args, const Tensor& packed, const Tensor& table) = 0;
 
   // out [R, heads·80] <- attention of rows first_row ... first_row + R - 1 of packed [P, 3·heads·80]: softmax over all
-  // rows of the row's own segment. Segment s is rows segment_begin[s] ... segment_begin[s + 1] - 1. (spec §4.6)
+  // rows of the row's own segment. Segment s is rows segment_begin[s] ... segment_begin[s + 1] - 1 (the host's
+  // memory). (spec §4.6)
   virtual void attend_segments(const VisionHeads& args, const Tensor& packed,
                                std::span<const std::int32_t> segment_begin, std::int64_t first_row,
                                const Tensor& out) = 0;
@@ -293,7 +346,8 @@ class Backend {
   // (spec §4.4, §4.7)
   virtual void gelu_mlp(const Tensor& hidden, const GeluMlpWeights& weights, const Tensor& out) = 0;
 
-  // Page `from[i]` of a part -> page `to[i]`; both arrays of the same length, no page in both. Forks use it.
+  // Page `from[i]` of a part -> page `to[i]`; both arrays (the host's memory) of the same length, no page in both. Forks
+  // use it.
   virtual void copy_pages(const PagePart& part, std::span<const std::int32_t> from,
                           std::span<const std::int32_t> to) = 0;
 };

@@ -1,5 +1,7 @@
 #include "src/engine/memory_plan.h"
 
+#include "src/base/memory_size.h"
+
 #include <gtest/gtest.h>
 
 #include "m3/error.h"

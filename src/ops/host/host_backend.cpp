@@ -13,6 +13,7 @@ void HostBackend::bind_workspace(std::span<std::byte> workspace, const Limits& l
   }
   workspace_ = workspace;
   limits_ = limits;
+  sampled_.resize(static_cast<std::size_t>(limits.logits_rows));
 }
 
 void refuse_communicator(const Communicator* communicator) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "src/base/thread_pool.h"
 #include "src/ops/host/arena.h"
@@ -15,12 +16,25 @@ class HostBackend : public Backend {
  public:
   explicit HostBackend(ThreadPool& pool) : pool_(pool) {}
 
+  bool has_host_memory() const final { return true; }
+  Memory allocate(std::int64_t bytes) final;
+  MemoryState memory_state() const final;
+  void upload(std::byte* to, std::span<const std::byte> from) final;
+  void upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) final;
+  void download(std::span<std::byte> to, const std::byte* from) final;
+  void synchronize() final {}
+  void fill_random(std::span<std::byte> to, const RandomFill& fill) final;
+  bool begin_pass(std::uint64_t) final { return false; }
+  void end_pass() final {}
+
   void bind_workspace(std::span<std::byte> workspace, const Limits& limits) final;
   void rotary_table(const Batch& batch, std::span<const float> inv_freq, float attention_factor,
                     const Tensor& table) final;
   void vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
                            const Tensor& table) final;
-  void sample(const Tensor& logits, std::span<const SamplingRow> rows, std::span<std::int32_t> ids) final;
+  void begin_sample(const Tensor& logits, std::span<const SamplingRow> rows) final;
+  void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) final;
+  const std::int32_t* sampled_ids() const final { return sampled_.data(); }
   void copy_pages(const PagePart& part, std::span<const std::int32_t> from, std::span<const std::int32_t> to) final;
 
  protected:
@@ -33,6 +47,8 @@ class HostBackend : public Backend {
  private:
   std::span<std::byte> workspace_;
   Limits limits_;
+  std::vector<std::int32_t> sampled_;  // of the draw begun last
+  std::vector<std::uint8_t> finite_;   // likewise
 };
 
 // A rank of a group would sum its part with the others' here; these backends run alone.

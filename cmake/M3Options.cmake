@@ -70,6 +70,7 @@ function(m3_library name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${name}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/ops/cuda/") # M3Cuda.cmake
   list(TRANSFORM arg_DEPENDS PREPEND m3_)
   if(sources)
     add_library(m3_${name} STATIC ${sources})

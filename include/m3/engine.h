@@ -16,12 +16,14 @@
 namespace m3 {
 
 struct EngineOptions {
-  std::string checkpoint;                  // a directory in the published layout
-  std::string device = "auto";             // "auto", "cpu", or "scalar" (the slow, exact judge)
-  int threads = 0;                         // 0: one for each physical core
-  std::int64_t max_model_len = 0;          // longest context in tokens; 0: what positions and memory allow
-  std::int64_t cache_bytes = 0;            // memory for K, V and index-K; 0: what memory_utilization leaves for it
-  double memory_utilization = 0.9;         // of the memory available at start, for cache and working memory; (0, 1]
+  std::string checkpoint;          // a directory in the published layout
+  std::string device = "auto";     // "cuda", "cpu", "scalar" (the slow, exact judge); "auto" picks
+  int threads = 0;                 // 0: one for each physical core
+  std::int64_t max_model_len = 0;  // longest context in tokens; 0: what positions and memory allow
+  std::int64_t cache_bytes = 0;    // memory for K, V and index-K; 0: what memory_utilization leaves for it
+  // A share in (0, 1] of the memory available at start, for cache and working memory; on a device of all its memory, the
+  // weights included.
+  double memory_utilization = 0.9;
   std::string kv_cache_dtype = "bf16";     // "bf16" or "fp8" (e4m3)
   std::string index_cache_dtype = "bf16";  // "bf16" or "fp8"
   std::string quantization;                // "" or "ptpc_fp8"
@@ -32,7 +34,7 @@ struct EngineOptions {
   bool enable_prefix_caching = true;          // blocks of 128 tokens computed once serve all prompts that begin so
   std::int64_t max_picture_patches = 20736;   // of a picture, or of 4 temporal groups of a clip: 2016 × 2016 pixels
   std::int64_t feature_cache_bytes = std::int64_t{256} << 20;  // features of pictures seen lately, computed once
-  bool deterministic = false;                                  // cpu and scalar always are
+  bool deterministic = false;  // replies do not depend on other requests, bit for bit; cpu and scalar always are
 };
 
 // Called while loading: what is being done, and how far (done of total, in bytes or items).
@@ -60,6 +62,7 @@ struct ModelInfo {
   std::int64_t cache_tokens = 0;         // in all pages
   double max_concurrency = 0;            // requests of max_model_len tokens that fit at the same time
   std::int64_t max_num_seqs = 0;         // samples that run at the same time
+  std::string device;                    // "cuda", "cpu" or "scalar"
   std::string backend;                   // "cpu (AVX2, 2 threads)"
   std::vector<TokenId> end_ids;          // tokens that end a reply
   MediaInfo media;

@@ -43,6 +43,13 @@ struct RandomFill {
   }
 };
 
+// What a piece of memory would hold, where nobody has filled it.
+struct RandomPiece {
+  const std::byte* data = nullptr;  // names the piece; not to be read
+  std::int64_t bytes = 0;
+  RandomFill fill;
+};
+
 // Elements from `first` on, as many as `out` has room for; `first` a multiple of 8.
 void fill_random(const RandomFill& fill, std::int64_t first, std::span<std::byte> out);
 

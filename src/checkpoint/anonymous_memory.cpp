@@ -21,6 +21,17 @@ AnonymousMemory::AnonymousMemory(std::size_t bytes) : size_(bytes) {
   ::madvise(data_, bytes, MADV_HUGEPAGE);  // a hint: decode reads these front to back
 }
 
+AnonymousMemory AnonymousMemory::addresses(std::size_t bytes) {
+  AnonymousMemory memory;
+  void* data = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED)
+    fail_resource("cannot have {:.1f} GiB of addresses: {}", static_cast<double>(bytes) / (1u << 30),
+                  std::strerror(errno));
+  memory.data_ = data;
+  memory.size_ = bytes;
+  return memory;
+}
+
 AnonymousMemory::~AnonymousMemory() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }

@@ -10,6 +10,8 @@ class AnonymousMemory {
   AnonymousMemory() = default;
   // Errors: the system has not that much.
   explicit AnonymousMemory(std::size_t bytes);
+  // Addresses alone, which nothing may read or write.
+  static AnonymousMemory addresses(std::size_t bytes);
   ~AnonymousMemory();
   AnonymousMemory(AnonymousMemory&& other) noexcept;
   AnonymousMemory& operator=(AnonymousMemory&& other) noexcept;

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "src/base/random_fill.h"
 #include "src/checkpoint/config.h"
 #include "src/checkpoint/text_weights.h"
 #include "src/checkpoint/vision_weights.h"
@@ -45,11 +47,16 @@ class Checkpoint {
   // Weights drawn from the seeded generator instead of files, in memory (see seeded_weights.h). `format` is
   // bf16, mxfp8, mxfp4 (routed experts, rest bf16), nvfp4 (routed experts, rest mxfp8) or fp8.
   static Checkpoint random(const ModelConfig& config, const std::string& format, std::uint64_t seed);
+  // The same, but nothing is stored: matrices point at addresses that cannot be read, and made() says what would lie
+  // there. For backends that make it in their own memory.
+  static Checkpoint random_unmade(const ModelConfig& config, const std::string& format, std::uint64_t seed);
+  std::span<const RandomPiece> made() const;  // empty where all weights are stored
   // The vision tower alone, in bf16 (patch embedding fp32), without a text model.
   static Checkpoint random_vision(const ModelConfig& config, std::uint64_t seed);
 
  private:
   struct Contents;
+  static Checkpoint make_random(const ModelConfig& config, const std::string& format, std::uint64_t seed, bool stored);
   explicit Checkpoint(std::unique_ptr<Contents> contents);
   std::unique_ptr<Contents> contents_;
 };

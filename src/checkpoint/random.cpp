@@ -156,6 +156,14 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
     return made;
   }
 
+  // Their places and what would fill them.
+  AnonymousMemory plan(std::vector<RandomPiece>& pieces) {
+    AnonymousMemory addresses = AnonymousMemory::addresses(static_cast<std::size_t>(bytes_));
+    place(addresses.data());
+    for (const Job& job : jobs_) pieces.push_back({addresses.data() + job.offset, job.bytes, job.fill});
+    return addresses;
+  }
+
  private:
   // Turns offsets into addresses.
   void place(std::byte* memory) {
@@ -223,17 +231,28 @@ class RandomPlanner : public TextVisitor, public VisionVisitor {
 
 }  // namespace
 
-Checkpoint Checkpoint::random(const ModelConfig& config, const std::string& format, std::uint64_t seed) {
+Checkpoint Checkpoint::make_random(const ModelConfig& config, const std::string& format, std::uint64_t seed,
+                                   bool stored) {
   auto contents = std::make_unique<Contents>();
   contents->directory = "random weights";
   contents->loaded.config = config;
   TextWeights& weights = contents->loaded.weights;
   RandomPlanner planner(format, seed);
   visit_text(config, weights, planner);
-  contents->made = planner.make();
+  contents->made = stored ? planner.make() : planner.plan(contents->unmade);
   if (config.tie_word_embeddings) weights.lm_head = weights.embed_tokens;
   return Checkpoint(std::move(contents));
 }
+
+Checkpoint Checkpoint::random(const ModelConfig& config, const std::string& format, std::uint64_t seed) {
+  return make_random(config, format, seed, true);
+}
+
+Checkpoint Checkpoint::random_unmade(const ModelConfig& config, const std::string& format, std::uint64_t seed) {
+  return make_random(config, format, seed, false);
+}
+
+std::span<const RandomPiece> Checkpoint::made() const { return contents_->unmade; }
 
 Checkpoint Checkpoint::random_vision(const ModelConfig& config, std::uint64_t seed) {
   auto contents = std::make_unique<Contents>();

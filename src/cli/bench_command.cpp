@@ -7,6 +7,7 @@
 #include "src/cli/common.h"
 #include "src/engine/benchmark.h"
 #include "src/engine/profile.h"
+#include "src/ops/backends.h"
 #include "src/ops/machine_limits.h"
 
 namespace m3::cli {
@@ -61,7 +62,9 @@ Checkpoint open_model(const BenchOptions& options) {
     }
     config.num_local_experts = options.experts;
   }
-  return Checkpoint::random(config, options.format, 1);
+  // A device makes its weights where they stay.
+  return options.model.engine.device == "cuda" ? Checkpoint::random_unmade(config, options.format, 1)
+                                               : Checkpoint::random(config, options.format, 1);
 }
 
 std::string layer_map(const ModelConfig& config) {
@@ -70,12 +73,6 @@ std::string layer_map(const ModelConfig& config) {
   return map;
 }
 
-// What one set of passes is held against.
-struct MachineLimits {
-  double read = 0;     // bytes a second
-  double compute = 0;  // fp32 operations a second
-};
-
 void note(const BenchOptions& options, const std::string& line) {
   if (!options.json) write_output(line);
 }
@@ -83,7 +80,7 @@ void note(const BenchOptions& options, const std::string& line) {
 // The operations of `passes` passes that took `seconds` each, with each one's share of its limit: the time that its
 // bytes or its operations take at best, whichever is longer.
 void show_profile(const BenchOptions& options, const engine::Profile& profile, double seconds,
-                  const MachineLimits& limits, Json& row) {
+                  const ops::MeasuredLimits& limits, Json& row) {
   const double passes = options.repeats;
   double all = 0;
   for (const engine::Profile::Entry& entry : profile.entries()) all += entry.seconds / passes;
@@ -92,8 +89,10 @@ void show_profile(const BenchOptions& options, const engine::Profile& profile, d
   row["profile"] = Json::array();
   for (const engine::Profile::Entry& entry : profile.entries()) {
     const double own = entry.seconds / passes;
-    const double limit = std::max(entry.bytes / passes / limits.read, entry.operations / passes / limits.compute);
-    const bool reads = entry.bytes / limits.read >= entry.operations / limits.compute;
+    const double reading = entry.bytes / passes / limits.read_bytes;
+    const double computing = limits.operations > 0 ? entry.operations / passes / limits.operations : 0;
+    const double limit = std::max(reading, computing);
+    const bool reads = reading >= computing;
     note(options, fmt::format("  {:<22} {:>5} {:>9.3f} {:>7.1f}% {:>9.4f} {:>9.2f} {:>8.0f}% of {}\n", entry.operation,
                               entry.calls / options.repeats, own * 1e3, own / all * 100, entry.bytes / passes / 1e9,
                               entry.operations / passes / 1e9, limit / own * 100, reads ? "read" : "peak"));
@@ -113,8 +112,7 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
   const std::int64_t batch = *std::ranges::max_element(options.batches);
   const EngineOptions& engine = options.model.engine;
   engine::Profile profile;
-  engine::LoadedModelOptions load;
-  load.device = engine.device;
+  engine::LoadedModelOptions load = engine::loaded_model_options(engine);
   load.isa = isa;
   load.threads = threads;
   load.max_model_len = *std::ranges::max_element(options.contexts) + std::max<std::int64_t>(options.prompt, 1);
@@ -122,27 +120,25 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
   load.max_sequences = batch;
   load.max_logits_rows = batch;
   load.full_contexts = batch;
-  load.kv_cache_dtype = engine.kv_cache_dtype;
-  load.index_cache_dtype = engine.index_cache_dtype;
   if (options.profile) load.profile = &profile;
   engine::LoadedModel model(std::move(checkpoint), load);
 
-  const MachineLimits limits{ops::measure_read_bandwidth(model.threads()),
-                             ops::measure_fp32_peak(model.threads(), isa)};
-  const bool in_cache = model.checkpoint().text_weight_bytes() < ops::last_cache_bytes();
+  const ops::MeasuredLimits limits = ops::measure_limits(model.backend().name(), model.threads(), isa);
+  const bool in_cache =
+      model.backend().has_host_memory() && model.checkpoint().text_weight_bytes() < ops::last_cache_bytes();
   Json out = {{"backend", model.backend().description()},
               {"layers", layer_map(model.config())},
               {"weight_bytes", model.checkpoint().text_weight_bytes()},
-              {"read_bytes_per_second", limits.read},
-              {"fp32_operations_per_second", limits.compute},
+              {"read_bytes_per_second", limits.read_bytes},
+              {limits.operation + "_operations_per_second", limits.operations},
               {"rows", Json::array()}};
   note(options,
        fmt::format("{}; {} layers {} (S sparse, D dense), {:.2f} GB of weights{}\nlimits measured now: read {:.1f} "
-                   "GB/s, fp32 {:.0f} GFLOP/s\n\n",
+                   "GB/s, {} {:.0f} GFLOP/s\n\n",
                    model.backend().description(), model.config().num_hidden_layers, layer_map(model.config()),
                    static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
                    in_cache ? ", which fit the last cache: shares of the read limit mean little" : "",
-                   limits.read / 1e9, limits.compute / 1e9));
+                   limits.read_bytes / 1e9, limits.operation, limits.operations / 1e9));
   const std::string header = fmt::format("{:<8} {:>6} {:>8} {:>11} {:>11} {:>9} {:>7} {:>9} {:>8}\n", "phase", "batch",
                                          "context", "tokens/s", "ms a pass", "GB read", "of read", "GFLOP", "of peak");
   if (!options.profile) note(options, header);
@@ -150,8 +146,9 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
                         const engine::Timing& timing) {
     const double read = timing.work.weight_bytes + timing.work.cache_bytes;
     const double tokens_per_second = static_cast<double>(tokens) / timing.seconds;
-    const double read_share = read / timing.seconds / limits.read;
-    const double compute_share = timing.work.operations / timing.seconds / limits.compute;
+    const double read_share = read / timing.seconds / limits.read_bytes;
+    const double compute_share =
+        limits.operations > 0 ? timing.work.operations / timing.seconds / limits.operations : 0;
     if (options.profile) note(options, header);
     note(options, fmt::format("{:<8} {:>6} {:>8} {:>11.1f} {:>11.2f} {:>9.3f} {:>6.0f}% {:>9.1f} {:>7.0f}%\n", phase,
                               size, cached, tokens_per_second, timing.seconds * 1e3, read / 1e9, read_share * 100,
@@ -183,7 +180,9 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
   return out;
 }
 
-void run(const BenchOptions& options) {
+void run(BenchOptions options) {
+  std::string& device = options.model.engine.device;
+  if (device == "auto" && !options.random_config.empty() && ops::no_cuda_reason().empty()) device = "cuda";
   if (*std::ranges::min_element(options.batches) < 1) fail_usage("--batch takes numbers from 1");
   if (*std::ranges::min_element(options.contexts) < 0) fail_usage("--context takes numbers from 0");
   Checkpoint checkpoint = open_model(options);
@@ -210,7 +209,7 @@ void add_bench_command(CLI::App& app) {
   const auto options = std::make_shared<BenchOptions>();
   add_model_options(command, options->model);
   command.add_option("--random-config", options->random_config,
-                     "A config.json: random weights of that size, in memory");
+                     "A config.json: random weights of that size, made in memory, the device's on cuda");
   command
       .add_option("--format", options->format,
                   "Of random weights: bf16, fp8, mxfp8, mxfp4 or nvfp4 (4-bit: the routed experts)")

@@ -23,17 +23,13 @@ void bench_engine(Checkpoint checkpoint, const EngineBenchOptions& options) {
   if (least < 1 || most > 4096) fail_usage("--engine takes numbers of concurrent requests from 1 to 4096");
   const EngineOptions& engine_options = options.model.engine;
   const std::int64_t step_tokens = std::max(engine_options.max_num_batched_tokens, most);
-  engine::LoadedModelOptions load;
-  load.device = engine_options.device;
+  engine::LoadedModelOptions load = engine::loaded_model_options(engine_options);
   load.isa = options.isa;
-  load.threads = engine_options.threads;
   load.max_model_len = prompt_tokens + reply_tokens;
   load.max_batched_tokens = step_tokens;
   load.max_sequences = most;
   load.max_logits_rows = engine::logits_rows(most, step_tokens);
   load.full_contexts = most;
-  load.kv_cache_dtype = engine_options.kv_cache_dtype;
-  load.index_cache_dtype = engine_options.index_cache_dtype;
   const auto model = std::make_shared<engine::LoadedModel>(std::move(checkpoint), load);
   // Without a prefix cache, so that the model alone has all the pages between the engine's runs.
   engine::LocalEngine engine(

@@ -85,7 +85,18 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       .add_option("checkpoint", options.checkpoint,
                   "Checkpoint directory in the published layout (default: the one that ships)")
       ->check(not_empty);
-  command.add_option("--device", engine.device, "auto, cpu, or scalar (the slow, exact judge)")->capture_default_str();
+  command
+      .add_option("--device", engine.device,
+                  "cuda, cpu, or scalar (the slow, exact judge); auto: cuda where the weights fit, else cpu")
+      ->capture_default_str();
+  command.add_flag(
+      "--deterministic", engine.deterministic,
+      "On cuda: results that do not depend on what else is in the batch, bit for bit; always so elsewhere");
+  command
+      .add_option("--memory-utilization,--gpu-memory-utilization", engine.memory_utilization,
+                  "Share that may be used of the memory available at start, on cuda of all the device's memory")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
   command.add_option("--threads", engine.threads, "Threads; 0 = one for each physical core")->capture_default_str();
   command
       .add_option("--max-model-len", engine.max_model_len,

@@ -36,14 +36,10 @@ void run(const EvalOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(path);
   const std::vector<std::int32_t> ids = tokenizer.encode(text, {.parse_special = false});
 
-  engine::LoadedModelOptions load;
-  load.device = engine.device;
-  load.threads = engine.threads;
+  engine::LoadedModelOptions load = engine::loaded_model_options(engine);
   load.max_model_len = engine.max_model_len > 0 ? engine.max_model_len : options.window;
   load.max_batched_tokens = std::min(engine.max_num_batched_tokens, options.window);
   load.max_logits_rows = load.max_batched_tokens;
-  load.kv_cache_dtype = engine.kv_cache_dtype;
-  load.index_cache_dtype = engine.index_cache_dtype;
   if (load.max_model_len < options.window)
     fail_usage("--window {} is longer than --max-model-len {}", options.window, load.max_model_len);
   engine::LoadedModel model(std::move(checkpoint), load);

@@ -4,6 +4,7 @@
 #include "src/base/console.h"
 #include "src/base/error.h"
 #include "src/cli/run_command.h"
+#include "src/ops/backends.h"
 #include "src/ops/machine_limits.h"
 
 namespace m3::cli {
@@ -59,8 +60,8 @@ void print_stats(const Engine& engine, std::int64_t samples, double load_seconds
   write_error(fmt::format("prefill   {} tokens, {:.1f} tokens/s\n", statistics.prefilled_tokens,
                           rate(statistics.prefilled_tokens, statistics.prefill_seconds)));
   ThreadPool pool(threads);
-  const double limit = ops::measure_read_bandwidth(pool);
-  const bool in_cache = info.active_weight_bytes < ops::last_cache_bytes();
+  const double limit = ops::measure_read_bytes(info.device, pool);
+  const bool in_cache = info.device != "cuda" && info.active_weight_bytes < ops::last_cache_bytes();
   write_error(fmt::format(
       "decode    {} tokens, {:.1f} tokens/s, {:.2f} GB/s of weights read, {}\n", statistics.generated_tokens,
       decode_rate, read / 1e9,

@@ -113,11 +113,6 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command
-      .add_option("--memory-utilization,--gpu-memory-utilization", engine.memory_utilization,
-                  "Share of the memory available at start that may be used")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
-  command
       .add_option("--kv-cache-memory-bytes", engine.cache_bytes,
                   "Memory for the cache in place of what --memory-utilization leaves; 0 = that")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 50))

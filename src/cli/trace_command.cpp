@@ -117,8 +117,8 @@ void run(const CLI::App& command, const TraceCommand& options) {
   trace.shuffle_seed = options.shuffle_seed;
   trace.dropped_blocks = number_list<std::int32_t>(options.dropped, "--drop-blocks");
 
-  if (options.backend != "scalar" && options.backend != "cpu")
-    fail_usage("--backend {}: write scalar or cpu", options.backend);
+  if (options.backend != "scalar" && options.backend != "cpu" && options.backend != "cuda")
+    fail_usage("--backend {}: write scalar, cpu or cuda", options.backend);
   std::error_code ignored;
   if (std::filesystem::equivalent(options.ids_file, options.out, ignored))
     fail_usage("--out {} is the file of the ids; writing there would destroy it", options.out);
@@ -135,10 +135,9 @@ void run(const CLI::App& command, const TraceCommand& options) {
   if (fp32 && options.backend != "scalar") fail_usage("--numerics fp32 is the judge's; add --backend scalar");
 
   const EngineOptions& engine = options.model.engine;
-  engine::LoadedModelOptions load;
+  engine::LoadedModelOptions load = engine::loaded_model_options(engine);
   load.device = options.backend;
   load.numerics = fp32 ? ops::Numerics::fp32 : ops::Numerics::bf16;
-  load.threads = engine.threads;
   const auto needed = static_cast<std::int64_t>(trace.token_ids.size()) + trace.greedy;
   load.max_model_len = engine.max_model_len > 0 ? engine.max_model_len : std::max<std::int64_t>(needed, 1);
   const std::int64_t chunk = options.chunk > 0 ? options.chunk : engine.max_num_batched_tokens;
@@ -146,8 +145,8 @@ void run(const CLI::App& command, const TraceCommand& options) {
   load.max_logits_rows = std::min(load.max_batched_tokens,
                                   static_cast<std::int64_t>(std::max<std::size_t>(trace.positions.size(), 1)) + 1);
   // An fp32 trace keeps its caches in fp32 too, unless told otherwise.
-  load.kv_cache_dtype = fp32 && command.count("--kv-cache-dtype") == 0 ? "f32" : engine.kv_cache_dtype;
-  load.index_cache_dtype = fp32 && command.count("--index-cache-dtype") == 0 ? "f32" : engine.index_cache_dtype;
+  if (fp32 && command.count("--kv-cache-dtype") == 0) load.kv_cache_dtype = "f32";
+  if (fp32 && command.count("--index-cache-dtype") == 0) load.index_cache_dtype = "f32";
 
   Checkpoint checkpoint = Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
   std::vector<double> timestamps;
@@ -190,7 +189,7 @@ void add_trace_command(CLI::App& app) {
   command.add_option("--positions", options->positions, "all, or 0,5,… (default: the last)");
   command.add_option("--tensors", options->tensors,
                      "Names or families, separated by commas (default: logits,block_ids,expert_ids,expert_weights)");
-  command.add_option("--backend", options->backend, "scalar or cpu")->capture_default_str();
+  command.add_option("--backend", options->backend, "scalar, cpu or cuda")->capture_default_str();
   command.add_option("--numerics", options->numerics, "bf16, or fp32 (no bf16 rounding; scalar only)")
       ->capture_default_str();
   command.add_option("--chunk", options->chunk, "Tokens of one forward pass");

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <set>
 #include <vector>
 
 #include "src/base/error.h"
 #include "src/engine/profile.h"
+#include "src/ops/readback.h"
 
 namespace m3::engine {
 
@@ -27,19 +27,23 @@ double bytes(const ExpertWeights& weights) {
 // Experts that at least one token of a pass chose, by layer.
 class ExpertCount {
  public:
-  explicit ExpertCount(const ModelConfig& config) : chosen_(config.layers.size()) {}
+  explicit ExpertCount(LoadedModel& model) : backend_(model.backend()), chosen_(model.config().layers.size()) {}
 
   model::ForwardTaps taps(std::int64_t tokens) {
     model::ForwardTaps taps;
     taps.on_routing = [this, tokens](int layer, const ops::Routing& routing) {
       auto& chosen = chosen_[static_cast<std::size_t>(layer)];
-      chosen.insert(routing.expert_ids, routing.expert_ids + tokens * routing.experts_per_token);
+      const std::int64_t count = tokens * routing.experts_per_token;
+      const std::int32_t* ids = ops::read_back(backend_, routing.expert_ids, count, buffer_);
+      chosen.insert(ids, ids + count);
     };
     return taps;
   }
   std::size_t count(std::size_t layer) const { return chosen_[layer].size(); }
 
  private:
+  ops::Backend& backend_;
+  std::vector<std::byte> buffer_;
   std::vector<std::set<std::int32_t>> chosen_;
 };
 
@@ -121,31 +125,26 @@ std::unique_ptr<kv::SequencePages> make_context(LoadedModel& model, std::int64_t
 }  // namespace
 
 void fill_pages(LoadedModel& model, std::span<const std::int32_t> pages, std::uint64_t seed) {
-  const auto layers = static_cast<std::int64_t>(model.config().layers.size());
-  const auto count = static_cast<std::int64_t>(pages.size());
-  model.threads().each(layers * count, [&](std::int64_t index, int) {
-    const ops::LayerPages layer = model.pages().layer(static_cast<int>(index / count));
-    const std::int32_t page = pages[static_cast<std::size_t>(index % count)];
-    std::uint64_t state = seed + static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;
-    for (const ops::PagePart& part : {layer.k, layer.v, layer.index_k}) {
-      if (part.data == nullptr) continue;
-      std::byte* out = part.data + page * part.page_bytes;
-      const auto size = static_cast<std::int64_t>(dtype_size(part.dtype));
-      for (std::int64_t at = 0; at < part.page_bytes; at += size) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        // Uniform in ±sqrt(3): unit variance.
-        const float value = (static_cast<float>(state >> 40) * 0x1p-23f - 1.0f) * 1.7320508f;
-        if (part.dtype == DType::f32) {
-          std::memcpy(out + at, &value, 4);
-        } else if (part.dtype == DType::bf16) {
-          const bf16 half = to_bf16(value);
-          std::memcpy(out + at, &half, 2);
-        } else {
-          out[at] = static_cast<std::byte>(float_to_e4m3(value));
-        }
+  // Uniform in ±sqrt(3): unit variance. Pages that follow each other are one run of memory in every part.
+  RandomFill fill{.key = seed * 0x9E3779B97F4A7C15u, .parameter = 1.7320508};
+  for (std::size_t first = 0; first < pages.size();) {
+    std::size_t end = first + 1;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+    for (int layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+      const ops::LayerPages parts = model.pages().layer(layer);
+      for (const ops::PagePart& part : {parts.k, parts.v, parts.index_k}) {
+        if (part.data == nullptr) continue;
+        fill.kind = part.dtype == DType::f32    ? RandomFill::Kind::f32
+                    : part.dtype == DType::bf16 ? RandomFill::Kind::bf16
+                                                : RandomFill::Kind::f8_e4m3;
+        ++fill.key;
+        model.backend().fill_random(
+            {part.data + pages[first] * part.page_bytes, (end - first) * static_cast<std::size_t>(part.page_bytes)},
+            fill);
       }
     }
-  });
+    first = end;
+  }
 }
 
 Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context, int repeats, Profile* profile) {
@@ -154,11 +153,16 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
     sequences.push_back(make_context(model, context, static_cast<std::uint64_t>(s) + 1));
   std::vector<std::int32_t> rows;
   for (std::int64_t s = 0; s < batch; ++s) rows.push_back(static_cast<std::int32_t>(s));
-  ExpertCount experts(model.config());
+  ExpertCount experts(model);
   model::RaggedBatch ragged;
   std::vector<double> seconds;
-  // The first pass warms up and counts the experts; every pass has fresh random tokens at the same context.
-  for (int pass = 0; pass <= repeats; ++pass) {
+  // The first pass warms up and counts the experts; every pass has fresh random tokens at the same context. A device
+  // needs two more to record the pass, and then gets all the others at once: their mean is what a step takes where the
+  // host prepares it in time.
+  const bool queued = !model.backend().has_host_memory() && profile == nullptr;
+  const int warming = queued ? 3 : 1;
+  std::chrono::steady_clock::time_point start;
+  for (int pass = 0; pass < warming + repeats; ++pass) {
     const std::vector<std::int32_t> ids =
         random_ids(batch, model.config().vocab_size, static_cast<std::uint64_t>(pass) + 17);
     ragged.clear();
@@ -167,11 +171,17 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
       if (!sequence.extend(1)) fail_resource("the cache has no room for a context of {} tokens", context + 1);
       ragged.add({&ids[static_cast<std::size_t>(s)], 1}, context, sequence.pages());
     }
-    const auto start = std::chrono::steady_clock::now();
+    if (!queued || pass <= warming) model.backend().synchronize();
+    if (!queued || pass == warming) start = std::chrono::steady_clock::now();
     model.forward(ragged, rows, pass == 0 ? experts.taps(batch) : model::ForwardTaps{});
-    if (pass > 0) seconds.push_back(seconds_since(start));
+    if (!queued) model.backend().synchronize();
+    if (!queued && pass >= warming) seconds.push_back(seconds_since(start));
     if (pass == 0 && profile != nullptr) profile->clear();
     for (auto& sequence : sequences) sequence->truncate(context);
+  }
+  if (queued) {
+    model.backend().synchronize();
+    seconds.push_back(seconds_since(start) / repeats);
   }
   return {median(seconds), count_work(model, static_cast<double>(batch), static_cast<double>(batch),
                                       static_cast<double>(context), experts)};
@@ -180,7 +190,7 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
 Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats, Profile* profile) {
   const auto sequence = make_context(model, context, 1);
   const std::vector<std::int32_t> ids = random_ids(tokens, model.config().vocab_size, 23);
-  ExpertCount experts(model.config());
+  ExpertCount experts(model);
   model::RaggedBatch ragged;
   std::vector<double> seconds;
   for (int pass = 0; pass <= repeats; ++pass) {
@@ -196,6 +206,7 @@ Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t contex
       model.forward(ragged, whole ? std::span<const std::int32_t>(&last, 1) : std::span<const std::int32_t>(),
                     pass == 0 ? experts.taps(count) : model::ForwardTaps{});
     }
+    model.backend().synchronize();
     if (pass > 0) seconds.push_back(seconds_since(start));
     if (pass == 0 && profile != nullptr) profile->clear();
     sequence->truncate(context);

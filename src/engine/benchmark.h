@@ -15,7 +15,7 @@ struct Work {
 };
 
 struct Timing {
-  double seconds = 0;  // of one pass, the median
+  double seconds = 0;  // of one pass: the median; of decode on a device the mean
   Work work;
 };
 

@@ -30,18 +30,12 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
   }
   report("planning memory", 2);
   const std::int64_t sequences = engine::running_limit(options.max_num_seqs, options.max_num_batched_tokens);
-  engine::LoadedModelOptions model_options;
-  model_options.device = options.device;
-  model_options.threads = options.threads;
-  model_options.max_model_len = options.max_model_len;
+  engine::LoadedModelOptions model_options = engine::loaded_model_options(options);
   model_options.cache_bytes = options.cache_bytes;
   model_options.max_batched_tokens = options.max_num_batched_tokens;
   model_options.max_sequences = sequences;
   model_options.max_logits_rows = engine::logits_rows(options.max_num_seqs, options.max_num_batched_tokens);
   model_options.wanted_contexts = sequences;
-  model_options.memory_utilization = options.memory_utilization;
-  model_options.kv_cache_dtype = options.kv_cache_dtype;
-  model_options.index_cache_dtype = options.index_cache_dtype;
   if (options.max_picture_patches < 4 || options.max_picture_patches > std::int64_t{1} << 24)
     fail_usage("--max-picture-patches {}: give a number from 4 to {}", options.max_picture_patches, 1 << 24);
   if (options.feature_cache_bytes < 0)

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/engine/logprobs.h"
+#include "src/ops/readback.h"
 
 namespace m3::engine {
 
@@ -18,6 +19,7 @@ Evaluation evaluate(LoadedModel& model, std::span<const std::int32_t> ids, std::
     fail_usage("a window of {} and a stride of {}: give 2 <= window and 1 <= stride < window", window, stride);
   Evaluation result;
   model::RaggedBatch batch;
+  std::vector<std::byte> buffer;
   std::int64_t predicted_to = 1;  // the next token to predict
   for (std::int64_t begin = 0; predicted_to < total; begin += stride) {
     const std::int64_t end = std::min(begin + window, total);
@@ -33,7 +35,7 @@ Evaluation evaluate(LoadedModel& model, std::span<const std::int32_t> ids, std::
       batch.clear();
       batch.add(ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), first - begin,
                 sequence.pages());
-      const ops::Tensor logits = model.forward(batch, rows);
+      const ops::Tensor logits = ops::read_back(model.backend(), model.forward(batch, rows), buffer);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::span<const float> row(reinterpret_cast<const float*>(logits.row(static_cast<std::int64_t>(i))),
                                          static_cast<std::size_t>(logits.columns));

@@ -1,14 +1,10 @@
 #include "src/engine/loaded_model.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "src/base/error.h"
-#include "src/base/memory_size.h"
+#include "src/base/progress.h"
 #include "src/engine/profile.h"
 
 namespace m3::engine {
@@ -22,39 +18,66 @@ DType cache_dtype(const std::string& name, const char* flag, const std::string& 
   fail_usage("{} {}: the cache holds bf16 or fp8{}", flag, name, backend == "scalar" ? " or f32" : "");
 }
 
+// Room beside the weights, without which "auto" leaves a device alone: working memory and a short context.
+constexpr std::int64_t least_room = std::int64_t{1} << 30;
+
 }  // namespace
 
-std::string resolve_device(const std::string& device) {
-  if (device == "auto") return ops::cpu_backend_available() ? "cpu" : "scalar";
-  if (device == "cpu" || device == "scalar") return device;
-  fail_usage("--device {}: this program runs on cpu, scalar (the slow, exact judge), or auto", device);
+LoadedModelOptions loaded_model_options(const EngineOptions& options) {
+  LoadedModelOptions loaded;
+  loaded.device = options.device;
+  loaded.threads = options.threads;
+  loaded.deterministic = options.deterministic;
+  loaded.memory_utilization = options.memory_utilization;
+  loaded.max_model_len = options.max_model_len;
+  loaded.kv_cache_dtype = options.kv_cache_dtype;
+  loaded.index_cache_dtype = options.index_cache_dtype;
+  return loaded;
 }
-
-LoadedModel::Memory::Memory(std::int64_t bytes) : size_(static_cast<std::size_t>(bytes)) {
-  void* memory = ::mmap(nullptr, std::max<std::size_t>(size_, 1), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED)
-    fail_resource("cannot get {} of working memory: {}", human_bytes(bytes), std::strerror(errno));
-  data_ = static_cast<std::byte*>(memory);
-}
-
-LoadedModel::Memory::~Memory() { ::munmap(data_, std::max<std::size_t>(size_, 1)); }
 
 LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& options)
     : options_(options), checkpoint_(std::move(checkpoint)), threads_(options.threads) {
-  const std::string device = resolve_device(options.device);
-  backend_ = ops::make_backend({.name = device, .numerics = options.numerics, .isa = options.isa}, threads_);
+  make_backend();
+  if (options.wrap) backend_ = options.wrap(std::move(backend_));
   if (options.profile != nullptr) backend_ = make_profiled(std::move(backend_), *options.profile);
   model_ = std::make_unique<model::TextModel>(checkpoint_.config(), checkpoint_.weights(), *backend_);
-
   make_tower();
+  make_memory();
+}
+
+// "auto": a CUDA device that has room for the weights, else the processor.
+void LoadedModel::make_backend() {
+  std::string device = options_.device;
+  if (device == "auto") {
+    const bool plain = options_.numerics == ops::Numerics::bf16 && options_.kv_cache_dtype != "f32";
+    if (plain && ops::no_cuda_reason().empty()) {
+      backend_ = ops::make_backend({.name = "cuda", .deterministic = options_.deterministic}, threads_);
+      const ops::MemoryState memory = backend_->memory_state();
+      const std::int64_t usable = usable_bytes({.available_bytes = memory.free_bytes,
+                                                .utilization = options_.memory_utilization,
+                                                .total_bytes = memory.total_bytes});
+      if (checkpoint_.text_weight_bytes() + least_room <= usable) return;
+      backend_ = nullptr;
+    }
+    device = ops::cpu_backend_available() ? "cpu" : "scalar";
+  }
+  if (device != "cuda" && device != "cpu" && device != "scalar") {
+    fail_usage("--device {}: this program runs on cuda, cpu, scalar (the slow, exact judge), or auto", device);
+  }
+  backend_ = ops::make_backend(
+      {.name = device, .numerics = options_.numerics, .isa = options_.isa, .deterministic = options_.deterministic},
+      threads_);
+}
+
+void LoadedModel::make_memory() {
+  const std::string device(backend_->name());
   const kv::PageLayout layout = kv::make_page_layout(
-      model_->cache_layers(), cache_dtype(options.kv_cache_dtype, "--kv-cache-dtype", device),
-      cache_dtype(options.index_cache_dtype, "--index-cache-dtype", device), model_->cache_fingerprint());
+      model_->cache_layers(), cache_dtype(options_.kv_cache_dtype, "--kv-cache-dtype", device),
+      cache_dtype(options_.index_cache_dtype, "--index-cache-dtype", device), model_->cache_fingerprint());
   const auto limits_for = [&](std::int64_t context) {
-    return model_->limits(options.max_batched_tokens, options.max_sequences, context, options.max_logits_rows);
+    return model_->limits(options_.max_batched_tokens, options_.max_sequences, context, options_.max_logits_rows);
   };
-  const std::int64_t logits_bytes = (options.max_logits_rows * config().vocab_size * 4 + 63) / 64 * 64;
+  const std::int64_t logits_bytes = (options_.max_logits_rows * config().vocab_size * 4 + 255) / 256 * 256;
   const auto workspace_for = [&](std::int64_t context) {
     return model_->workspace_bytes(limits_for(context)) + logits_bytes;
   };
@@ -62,23 +85,29 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   const MemoryNeeds needs{
       .page_bytes = layout.page_bytes,
       .workspace_bytes =
-          workspace_for(options.max_model_len > 0 ? options.max_model_len : position_limit) +
-          (tower_ ? static_cast<std::int64_t>(vision_workspace_->size()) + options.feature_cache_bytes : 0),
-      .weight_bytes = 0};
-  plan_ = plan_memory(needs, {.requested_len = options.max_model_len,
+          workspace_for(options_.max_model_len > 0 ? options_.max_model_len : position_limit) +
+          (tower_ ? static_cast<std::int64_t>(vision_workspace_.size()) + options_.feature_cache_bytes : 0),
+      .weight_bytes = model_->placed_bytes()};
+  const ops::MemoryState memory = backend_->memory_state();
+  plan_ = plan_memory(needs, {.requested_len = options_.max_model_len,
                               .position_limit = position_limit,
-                              .cache_limit = options.cache_bytes,
-                              .available_bytes = available_memory_bytes(),
-                              .utilization = options.memory_utilization,
-                              .full_contexts = options.full_contexts,
-                              .wanted_contexts = std::max(options.wanted_contexts, options.full_contexts)});
-  pages_ = std::make_unique<kv::PagePool>(layout, plan_.pages);
+                              .cache_limit = options_.cache_bytes,
+                              .available_bytes = memory.free_bytes,
+                              .utilization = options_.memory_utilization,
+                              .total_bytes = backend_->has_host_memory() ? 0 : memory.total_bytes,
+                              .full_contexts = options_.full_contexts,
+                              .wanted_contexts = std::max(options_.wanted_contexts, options_.full_contexts)});
+  if (needs.weight_bytes > 0) {
+    Progress progress("loading weights", needs.weight_bytes, "bytes");
+    model_->place_weights(checkpoint_.made(), [&](std::int64_t done) { progress.update(done); });
+  }
+  pages_ = std::make_unique<kv::PagePool>(layout, plan_.pages, backend_.get());
 
   limits_ = limits_for(plan_.max_model_len);
-  workspace_ = std::make_unique<Memory>(workspace_for(plan_.max_model_len));
-  const std::span<std::byte> memory = workspace_->bytes();
-  logits_ = {DType::f32, options.max_logits_rows, config().vocab_size, config().vocab_size, memory.data()};
-  model_->bind_workspace(memory.subspan(static_cast<std::size_t>(logits_bytes)), limits_);
+  workspace_ = backend_->allocate(workspace_for(plan_.max_model_len));
+  const std::span<std::byte> all = workspace_.bytes();
+  logits_ = {DType::f32, options_.max_logits_rows, config().vocab_size, config().vocab_size, all.data()};
+  model_->bind_workspace(all.subspan(static_cast<std::size_t>(logits_bytes)), limits_);
 }
 
 // Its memory is planned for the largest picture, and taken from the system as pictures need it.
@@ -90,6 +119,8 @@ void LoadedModel::make_tower() {
     no_pictures_ = "the vision tower was not loaded";
   } else if (config.vision->image_token_id < 0 && config.vision->video_token_id < 0) {
     no_pictures_ = "this model takes no pictures: image_token_index and video_token_index lie outside its vocabulary";
+  } else if (!backend_->has_host_memory()) {
+    no_pictures_ = fmt::format("pictures are not computed on {} yet; --device cpu takes them", backend_->name());
   } else {
     vision_backend_ = ops::make_backend(
         {.name = std::string(backend_->name()), .numerics = options_.numerics, .isa = options_.isa}, threads_);
@@ -100,8 +131,8 @@ void LoadedModel::make_tower() {
       no_pictures_ = error.what();
       return;
     }
-    vision_workspace_ = std::make_unique<Memory>(tower_->workspace_bytes(options_.vision_patches));
-    tower_->bind_workspace(vision_workspace_->bytes(), options_.vision_patches);
+    vision_workspace_ = vision_backend_->allocate(tower_->workspace_bytes(options_.vision_patches));
+    tower_->bind_workspace(vision_workspace_.bytes(), options_.vision_patches);
   }
 }
 
@@ -114,13 +145,19 @@ std::vector<std::byte> LoadedModel::picture_features(const model::PatchGrid& gri
 }
 
 ops::Tensor LoadedModel::forward(model::RaggedBatch& batch, std::span<const std::int32_t> logits_rows,
-                                 const model::ForwardTaps& taps, const model::ForwardOptions& options) {
-  if (static_cast<std::int64_t>(logits_rows.size()) > options_.max_logits_rows) {
-    fail_internal("{} rows of logits, planned for {}", logits_rows.size(), options_.max_logits_rows);
-  }
+                                 const model::ForwardTaps& taps, const model::ForwardOptions& given,
+                                 const Place& place) {
   ops::Tensor logits = logits_;
-  logits.rows = static_cast<std::int64_t>(logits_rows.size());
-  model_->forward(batch.view(), *pages_, logits_rows, logits, nullptr, taps, options);
+  logits.rows = std::ssize(logits_rows);
+  if (place.logits_row + logits.rows > options_.max_logits_rows) {
+    fail_internal("{} rows of logits from {} on, planned for {}", logits.rows, place.logits_row,
+                  options_.max_logits_rows);
+  }
+  logits.data = logits_.row(place.logits_row);
+  model::ForwardOptions options = given;
+  // One cache, one tensor of logits, one array of drawn ids. A profile looks at each operation of each pass.
+  options.repeatable = place.logits_row == 0 && options_.profile == nullptr;
+  model_->forward(batch.view(), *pages_, logits_rows, logits, place.previous, taps, options);
   return logits;
 }
 

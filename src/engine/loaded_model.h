@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "m3/engine.h"
 #include "src/base/thread_pool.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/engine/memory_plan.h"
@@ -22,8 +24,9 @@ namespace m3::engine {
 class Profile;
 
 struct LoadedModelOptions {
-  std::string device = "auto";  // "auto", "cpu", "scalar"
+  std::string device = "auto";  // "auto", "cuda", "cpu", "scalar"
   std::string isa;              // of "cpu": empty picks
+  bool deterministic = false;   // of "cuda"; the others always are
   ops::Numerics numerics = ops::Numerics::bf16;
   int threads = 0;
   std::int64_t max_model_len = 0;  // 0: what fits
@@ -39,10 +42,12 @@ struct LoadedModelOptions {
   std::int64_t vision_patches = 0;         // that attend to each other at most; 0: no pictures, nothing is planned
   std::int64_t feature_cache_bytes = 0;    // of pictures' features, which others keep: left free in the plan
   Profile* profile = nullptr;              // told of every operation; must outlive the model
+  // Around the backend that `device` names; empty: nothing (tests).
+  std::function<std::unique_ptr<ops::Backend>(std::unique_ptr<ops::Backend>)> wrap;
 };
 
-// "auto" as the name of a backend: cpu where this machine can run it, else scalar.
-std::string resolve_device(const std::string& device);
+// What `options` say of device, memory and cache types; the sizes are left to the caller.
+LoadedModelOptions loaded_model_options(const EngineOptions& options);
 
 class LoadedModel {
  public:
@@ -59,11 +64,26 @@ class LoadedModel {
   const kv::PagePool& pages() const { return *pages_; }
   std::int64_t max_model_len() const { return plan_.max_model_len; }
   std::int64_t max_batched_tokens() const { return options_.max_batched_tokens; }
-  std::int64_t workspace_bytes() const { return static_cast<std::int64_t>(workspace_->size()); }
+  std::int64_t workspace_bytes() const { return static_cast<std::int64_t>(workspace_.size()); }
 
-  // One forward pass; returns fp32 logits [rows.size(), vocab], valid until the next call.
+  struct Place {
+    std::int64_t logits_row = 0;             // of the planned ones, where this pass's begin
+    const std::int32_t* previous = nullptr;  // ids that token ids below 0 refer to, in the backend's memory
+  };
+  // One forward pass; returns fp32 logits [rows.size(), vocab] in the backend's memory, valid until the next call.
   ops::Tensor forward(model::RaggedBatch& batch, std::span<const std::int32_t> logits_rows,
-                      const model::ForwardTaps& taps = {}, const model::ForwardOptions& options = {});
+                      const model::ForwardTaps& taps, const model::ForwardOptions& options, const Place& place);
+  ops::Tensor forward(model::RaggedBatch& batch, std::span<const std::int32_t> logits_rows,
+                      const model::ForwardTaps& taps = {}, const model::ForwardOptions& options = {}) {
+    return forward(batch, logits_rows, taps, options, Place{});
+  }
+  // The first `rows` rows of logits that passes since have left.
+  ops::Tensor logits(std::int64_t rows) const {
+    ops::Tensor logits = logits_;
+    logits.rows = rows;
+    return logits;
+  }
+  std::int64_t max_logits_rows() const { return options_.max_logits_rows; }
 
   // The vision tower; null where this model takes no pictures, and then no_pictures() is one line that says why.
   const model::VisionTower* tower() const { return tower_.get(); }
@@ -76,36 +96,23 @@ class LoadedModel {
   void copy_pages(std::span<const kv::SequencePages::Copy> copies);
 
  private:
-  // Anonymous memory, zero pages until written.
-  class Memory {
-   public:
-    explicit Memory(std::int64_t bytes);
-    ~Memory();
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    std::size_t size() const { return size_; }
-    std::span<std::byte> bytes() const { return {data_, size_}; }
-
-   private:
-    std::byte* data_ = nullptr;
-    std::size_t size_ = 0;
-  };
-
   LoadedModelOptions options_;
   Checkpoint checkpoint_;
   ThreadPool threads_;
+  void make_backend();
+  void make_memory();
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<model::TextModel> model_;
   MemoryPlan plan_;
   ops::Limits limits_;
-  std::unique_ptr<Memory> workspace_;
+  ops::Memory workspace_;
   std::unique_ptr<kv::PagePool> pages_;
   ops::Tensor logits_;
 
   void make_tower();
   std::unique_ptr<ops::Backend> vision_backend_;  // a workspace of its own
   std::unique_ptr<model::VisionTower> tower_;
-  std::unique_ptr<Memory> vision_workspace_;
+  ops::Memory vision_workspace_;
   std::string no_pictures_;
 };
 

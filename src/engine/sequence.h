@@ -81,6 +81,9 @@ class Sequence : public Schedulable {
   std::int64_t prompt_tokens() const { return static_cast<std::int64_t>(request_.request.prompt_ids.size()); }
   std::int64_t completion_tokens() const { return static_cast<std::int64_t>(tokens.size()) - prompt_tokens(); }
 
+  // Whether the next token is the last that max_tokens and the context leave.
+  bool at_limit() const { return completion_tokens() + 1 >= limit_; }
+
   void take_prompt();
 
   // Whether the next draw needs fill_mask() before it.

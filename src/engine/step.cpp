@@ -1,11 +1,11 @@
 #include "src/engine/step.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "src/base/error.h"
 #include "src/engine/logprobs.h"
 #include "src/engine/stopwatch.h"
+#include "src/ops/readback.h"
 
 namespace m3::engine {
 
@@ -13,19 +13,9 @@ namespace {
 
 constexpr std::int64_t worth_threads = 1 << 16;  // logits; below, waking threads costs more than it saves
 
-std::span<float> logits_row(const ops::Tensor& logits, std::size_t row) {
-  return {reinterpret_cast<float*>(logits.row(static_cast<std::int64_t>(row))),
+std::span<const float> logits_row(const ops::Tensor& logits, std::size_t row) {
+  return {reinterpret_cast<const float*>(logits.row(static_cast<std::int64_t>(row))),
           static_cast<std::size_t>(logits.columns)};
-}
-
-// By exponent bits, without an early exit, so that the compiler vectorises.
-bool all_finite(std::span<const float> values) {
-  std::uint32_t broken = 0;
-  for (const float value : values) {
-    const std::uint32_t exponent = std::bit_cast<std::uint32_t>(value) & 0x7f800000u;
-    broken |= exponent == 0x7f800000u ? 1u : 0u;
-  }
-  return broken == 0;
 }
 
 // Logits of -inf where an upstream overflowed would be drawn around quietly.
@@ -48,22 +38,46 @@ void Step::each_row(std::size_t count, const Work& work) {
                         [&](std::int64_t row, int) { work(static_cast<std::size_t>(row)); });
 }
 
-// The batch, and the rows whose logits are needed: of draws first.
+// Whether anything of the plan was begun by the step before, and the other rows of logits have room behind it.
+bool Step::started(const Plan& plan) const {
+  bool any = false;
+  std::int64_t rows = next_.rows();
+  for (const Chunk& chunk : plan.chunks) {
+    if (next_.find(chunk) >= 0) {
+      any = true;
+    } else {
+      const auto& sequence = static_cast<const Sequence&>(*chunk.item);
+      const std::int64_t end = std::min(chunk.first() + chunk.count, sequence.rows_end);
+      rows += chunk.draws + std::max<std::int64_t>(0, end - sequence.rows_done);
+    }
+  }
+  return any && rows <= model_.max_logits_rows();
+}
+
+// The batch, and the rows whose logits are needed: of draws first. What the step before began is not in the batch.
 void Step::collect(const Plan& plan) {
   batch_.clear();
   draws_.clear();
   prompt_rows_.clear();
   rows_.clear();
   rows_of_prompts_.clear();
+  const bool any_started = started(plan);
+  started_rows_ = any_started ? next_.rows() : 0;
   for (const Chunk& chunk : plan.chunks) {
     auto& sequence = static_cast<Sequence&>(*chunk.item);
+    const std::int32_t started = any_started ? next_.find(chunk) : -1;
+    if (started >= 0) {
+      draws_.push_back({.sequence = &sequence, .token = {}, .error = {}, .row = started});
+      continue;
+    }
     const std::int64_t first = chunk.first();
     const std::int32_t row = add_chunk(sequence, first, chunk.count);
     const auto& samples = sequence.request().samples;
     for (int i = 0; i < chunk.draws; ++i) {
       Sequence* drawing = samples[static_cast<std::size_t>(sequence.rank.sample) + static_cast<std::size_t>(i)].get();
       if (i > 0) drawing->take_prompt();
-      draws_.push_back({.sequence = drawing, .token = {}, .error = {}, .complete = false});
+      const std::int32_t own = started_rows_ + static_cast<std::int32_t>(rows_.size());
+      draws_.push_back({.sequence = drawing, .token = {}, .error = {}, .row = own});
       rows_.push_back(row + static_cast<std::int32_t>(chunk.count) - 1);
     }
     const std::int64_t end = std::min(first + chunk.count, sequence.rows_end);
@@ -72,6 +86,7 @@ void Step::collect(const Plan& plan) {
       rows_of_prompts_.push_back(row + static_cast<std::int32_t>(sequence.rows_done - first));
     }
   }
+  drawn_rows_ = started_rows_ + static_cast<std::int32_t>(rows_.size());
   rows_.insert(rows_.end(), rows_of_prompts_.begin(), rows_of_prompts_.end());
 }
 
@@ -100,26 +115,59 @@ std::vector<Draw>& Step::run(const Plan& plan) {
     if (draw.sequence->needs_mask()) masked.push_back(draw.sequence);
   }
   masks_.begin(std::move(masked));
-  ops::Tensor logits;
+  try {
+    compute();
+  } catch (...) {
+    masks_.wait();  // the sequences are theirs until then
+    throw;
+  }
   {
-    const Stopwatch watch(forward_seconds_);
-    try {
-      logits = model_.forward(batch_, rows_);
-    } catch (...) {
-      masks_.wait();  // the sequences are theirs until then
-      throw;
+    const Stopwatch watch(sampling_seconds_);
+    {
+      const Stopwatch mask_watch(mask_seconds_);
+      masks_.wait();
     }
+    if (!prompt_rows_.empty()) note_prompt_rows();
+    if (!draws_.empty()) begin_sample();
   }
+  begin_next(plan);
   const Stopwatch watch(sampling_seconds_);
-  {
-    const Stopwatch mask_watch(mask_seconds_);
-    masks_.wait();
-  }
-  each_row(prompt_rows_.size(),
-           [&](std::size_t row) { note_prompt_row(prompt_rows_[row], logits_row(logits, draws_.size() + row)); });
-  logits.rows = static_cast<std::int64_t>(draws_.size());
-  if (!draws_.empty()) sample(logits);
+  if (!draws_.empty()) end_sample();
   return draws_;
+}
+
+// The forward pass, but for what the step before has queued.
+void Step::compute() {
+  const Stopwatch watch(forward_seconds_);
+  next_.drop();
+  if (batch_.tokens() > 0) model_.forward(batch_, rows_, {}, {}, {.logits_row = started_rows_});
+}
+
+// On a device: the next step's pass, while this one's tokens are drawn. Not beside prompts that go on, with which the
+// next step is one pass.
+void Step::begin_next(const Plan& plan) {
+  if (model_.backend().has_host_memory() || draws_.empty()) return;
+  const bool prompts = std::ranges::any_of(plan.chunks, [](const Chunk& chunk) { return chunk.draws == 0; });
+  if (prompts) return;
+  std::vector<Sequence*> sequences;
+  std::vector<std::int32_t> rows;
+  for (const Draw& draw : draws_) {
+    const Sequence& sequence = *draw.sequence;
+    if (sequence.pages.length() != std::ssize(sequence.tokens) || sequence.at_limit()) continue;
+    sequences.push_back(draw.sequence);
+    rows.push_back(draw.row);
+  }
+  const Stopwatch watch(forward_seconds_);
+  next_.begin(sequences, rows);
+}
+
+// Their logits stand behind those of the draws.
+void Step::note_prompt_rows() {
+  ops::Tensor rows = model_.logits(drawn_rows_ + std::ssize(prompt_rows_));
+  rows.data = rows.row(drawn_rows_);
+  rows.rows = std::ssize(prompt_rows_);
+  rows = ops::read_back(model_.backend(), rows, prompt_logits_);
+  each_row(prompt_rows_.size(), [&](std::size_t row) { note_prompt_row(prompt_rows_[row], logits_row(rows, row)); });
 }
 
 // The logits at a position say how probable the next token was.
@@ -130,22 +178,40 @@ void Step::note_prompt_row(const PromptRow& row, std::span<const float> logits) 
   request.prompt_top_logprobs[next] = top_logprobs(logits, request.request.prompt_logprobs);
 }
 
-void Step::sample(const ops::Tensor& logits) {
-  const std::size_t count = draws_.size();
-  if (raw_.size() < count) raw_.resize(count);
-  each_row(count, [&](std::size_t row) {
-    Draw& draw = draws_[row];
-    const std::span<const float> values = logits_row(logits, row);
-    if (!all_finite(values)) draw.error = damaged(static_cast<std::int64_t>(draw.sequence->tokens.size()) - 1);
-    if (draw.sequence->request().request.logprobs >= 0) raw_[row].assign(values.begin(), values.end());
-  });
-  sampling_.clear();
-  for (const Draw& draw : draws_) sampling_.push_back(draw.sequence->sampling_row());
-  ids_.assign(count, -1);
-  model_.backend().sample(logits, sampling_, ids_);
-  each_row(count, [&](std::size_t row) {
-    Draw& draw = draws_[row];
-    if (!draw.error.empty()) return;
+// Of the rows whose log-probabilities are asked for: the sampler overwrites them. By draw.
+void Step::keep_raw() {
+  if (raw_.size() < draws_.size()) raw_.resize(draws_.size());
+  const ops::Tensor logits = model_.logits(drawn_rows_);
+  const auto keep = [&](std::size_t index) {
+    if (draws_[index].sequence->request().request.logprobs < 0) return;
+    raw_[index].resize(static_cast<std::size_t>(logits.columns));
+    model_.backend().download(std::as_writable_bytes(std::span(raw_[index])), logits.row(draws_[index].row));
+  };
+  if (model_.backend().has_host_memory()) return each_row(draws_.size(), keep);
+  for (std::size_t index = 0; index < draws_.size(); ++index) keep(index);
+}
+
+void Step::begin_sample() {
+  keep_raw();
+  // Rows of sequences that ended before their pass was needed are drawn from too, and nobody asks what.
+  ops::SamplingRow greedy;
+  greedy.temperature = 0;
+  sampling_.assign(static_cast<std::size_t>(drawn_rows_), greedy);
+  for (const Draw& draw : draws_) sampling_[static_cast<std::size_t>(draw.row)] = draw.sequence->sampling_row();
+  model_.backend().begin_sample(model_.logits(drawn_rows_), sampling_);
+}
+
+void Step::end_sample() {
+  ids_.assign(static_cast<std::size_t>(drawn_rows_), -1);
+  finite_.assign(static_cast<std::size_t>(drawn_rows_), 1);
+  model_.backend().end_sample(ids_, finite_);
+  each_row(draws_.size(), [&](std::size_t index) {
+    Draw& draw = draws_[index];
+    const auto row = static_cast<std::size_t>(draw.row);
+    if (finite_[row] == 0) {
+      draw.error = damaged(static_cast<std::int64_t>(draw.sequence->tokens.size()) - 1);
+      return;
+    }
     draw.token.id = ids_[row];
     if (draw.token.id < 0 && draw.sequence->needs_mask() && draw.sequence->is_complete()) {
       draw.complete = true;
@@ -163,8 +229,8 @@ void Step::sample(const ops::Tensor& logits) {
     }
     const int wanted = draw.sequence->request().request.logprobs;
     if (wanted < 0) return;
-    draw.token.logprob = logprob_of(raw_[row], draw.token.id).logprob;
-    draw.token.top = top_logprobs(raw_[row], wanted);
+    draw.token.logprob = logprob_of(raw_[index], draw.token.id).logprob;
+    draw.token.top = top_logprobs(raw_[index], wanted);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/engine/head_start.h"
 #include "src/engine/loaded_model.h"
 #include "src/engine/mask_worker.h"
 #include "src/engine/pictures.h"
@@ -20,11 +21,13 @@ struct Draw {
   std::string error;      // one line instead of a token
   bool refused = false;   // the error is the request's fault
   bool complete = false;  // instead of a token: the reply's constraint is satisfied, and nothing may follow
+  std::int32_t row = 0;   // of logits
 };
 
 class Step {
  public:
-  Step(LoadedModel& model, std::int64_t feature_cache_bytes) : model_(model), pictures_(model, feature_cache_bytes) {}
+  Step(LoadedModel& model, std::int64_t feature_cache_bytes)
+      : model_(model), pictures_(model, feature_cache_bytes), next_(model) {}
 
   // Every chunk's item is a Sequence. The draws stand in the order of the chunks, valid until the next call.
   std::vector<Draw>& run(const Plan& plan);
@@ -42,9 +45,15 @@ class Step {
     std::int64_t position = 0;
   };
 
+  bool started(const Plan& plan) const;
   void collect(const Plan& plan);
+  void compute();
+  void begin_next(const Plan& plan);
   std::int32_t add_chunk(Sequence& sequence, std::int64_t first, std::int64_t count);
-  void sample(const ops::Tensor& logits);
+  void note_prompt_rows();
+  void keep_raw();
+  void begin_sample();
+  void end_sample();
   void note_prompt_row(const PromptRow& row, std::span<const float> logits);
   template <typename Work>
   void each_row(std::size_t count, const Work& work);
@@ -54,12 +63,17 @@ class Step {
   std::vector<model::FeatureRun> features_;  // of one sequence
   model::RaggedBatch batch_;
   MaskWorker masks_;
+  HeadStart next_;
+  std::int32_t started_rows_ = 0;  // of logits that the step before had begun; this step's own follow
+  std::int32_t drawn_rows_ = 0;    // of logits that are drawn from; prompt rows follow
   std::vector<Draw> draws_;
   std::vector<PromptRow> prompt_rows_;
   std::vector<std::int32_t> rows_, rows_of_prompts_;
   std::vector<ops::SamplingRow> sampling_;
   std::vector<std::int32_t> ids_;
-  std::vector<std::vector<float>> raw_;  // logits as they were before the sampler, where asked; by draw
+  std::vector<std::uint8_t> finite_;
+  std::vector<std::vector<float>> raw_;   // logits as they were before the sampler, where asked; by draw
+  std::vector<std::byte> prompt_logits_;  // of prompt rows, where the backend's memory is not the host's
   double forward_seconds_ = 0, sampling_seconds_ = 0, mask_seconds_ = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/engine/pictures.h"
+#include "src/ops/readback.h"
 
 namespace m3::engine {
 
@@ -50,7 +51,10 @@ std::set<std::string> resolve_names(const ModelConfig& config, const std::vector
 class Recorder {
  public:
   Recorder(LoadedModel& model, const TraceOptions& options, std::vector<std::int64_t> positions)
-      : config_(model.config()), positions_(std::move(positions)), names_(resolve_names(config_, options.tensors)) {
+      : backend_(model.backend()),
+        config_(model.config()),
+        positions_(std::move(positions)),
+        names_(resolve_names(config_, options.tensors)) {
     const auto count = static_cast<std::int64_t>(positions_.size());
     const auto add = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
       if (!names_.contains(name)) return;
@@ -132,9 +136,10 @@ class Recorder {
   }
 
   template <typename T>
-  void store(const std::string& name, const T* rows, std::int64_t columns) {
+  void store(const std::string& name, const T* results, std::int64_t columns) {
     const auto found = trace_.find(name);
     if (found == trace_.end()) return;
+    const T* rows = ops::read_back(backend_, results, chunk_tokens_ * columns, buffer_);
     const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(T);
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       if (!in_chunk(positions_[i])) continue;
@@ -143,9 +148,10 @@ class Recorder {
     }
   }
 
-  void store_rows(const std::string& name, const ops::Tensor& tensor) {
+  void store_rows(const std::string& name, const ops::Tensor& result) {
     const auto found = trace_.find(name);
     if (found == trace_.end()) return;
+    const ops::Tensor tensor = ops::read_back(backend_, result, buffer_);
     auto* out = reinterpret_cast<float*>(found->second.bytes.data());
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       if (in_chunk(positions_[i]))
@@ -153,7 +159,9 @@ class Recorder {
     }
   }
 
+  ops::Backend& backend_;
   const ModelConfig& config_;
+  std::vector<std::byte> buffer_;
   std::vector<std::int64_t> positions_;
   std::set<std::string> names_;
   Trace trace_;
@@ -252,6 +260,7 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
   model::RaggedBatch batch;
   const std::int64_t chunk =
       options.chunk > 0 ? std::min(options.chunk, model.max_batched_tokens()) : model.max_batched_tokens();
+  std::vector<std::byte> buffer;
   std::vector<float> last_logits;  // of the newest token, where greedy tokens follow
 
   const auto run = [&](std::span<const std::int32_t> ids, std::vector<std::int32_t> rows,
@@ -262,7 +271,7 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
     features.clear();
     encoder.collect(pictures, first, static_cast<std::int64_t>(ids.size()), features);
     batch.add(ids, first, sequence.pages(), features, row_bytes);
-    return model.forward(batch, rows, use, forward);
+    return ops::read_back(model.backend(), model.forward(batch, rows, use, forward), buffer);
   };
   for (std::int64_t first = 0; first < tokens; first += chunk) {
     const std::int64_t count = std::min(chunk, tokens - first);

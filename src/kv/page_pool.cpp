@@ -1,9 +1,5 @@
 #include "src/kv/page_pool.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
 #include <random>
 #include <utility>
 
@@ -11,27 +7,17 @@
 
 namespace m3::kv {
 
-PagePool::PagePool(PageLayout layout, std::int32_t pages) : layout_(std::move(layout)), pages_(pages) {
+PagePool::PagePool(PageLayout layout, std::int32_t pages, ops::Backend* backend)
+    : layout_(std::move(layout)), pages_(pages) {
   if (pages <= 0) fail_usage("a cache of {} pages: at least one page of 128 tokens is needed", pages);
-  if (__builtin_mul_overflow(static_cast<std::size_t>(layout_.page_bytes), static_cast<std::size_t>(pages),
-                             &memory_bytes_)) {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(layout_.page_bytes, std::int64_t{pages}, &bytes)) {
     fail_resource("a cache of {} pages of {} bytes is larger than the address space", pages, layout_.page_bytes);
   }
-  // NORESERVE: a long context that is never reached costs nothing.
-  void* memory =
-      ::mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    fail_resource("cannot reserve {} bytes for a cache of {} pages: {}", memory_bytes_, pages, std::strerror(errno));
-  }
-  memory_ = static_cast<std::byte*>(memory);
-  ::madvise(memory_, memory_bytes_, MADV_HUGEPAGE);  // a hint; failing costs only speed
+  memory_ = backend != nullptr ? backend->allocate(bytes) : ops::host_memory(bytes);
   free_.reserve(static_cast<std::size_t>(pages));
   for (std::int32_t page = pages - 1; page >= 0; --page) free_.push_back(page);
   references_.assign(static_cast<std::size_t>(pages), 0);
-}
-
-PagePool::~PagePool() {
-  if (memory_ != nullptr) ::munmap(memory_, memory_bytes_);
 }
 
 std::int32_t PagePool::allocate() {
@@ -62,7 +48,7 @@ ops::LayerPages PagePool::layer(int layer) const {
   const auto view = [&](PartKind kind) {
     const Part* part = layout_.find(layer, kind);
     if (part == nullptr) return ops::PagePart{};
-    return ops::PagePart{part->dtype, memory_ + part->offset * pages_, part->bytes};
+    return ops::PagePart{part->dtype, memory_.data() + part->offset * pages_, part->bytes};
   };
   ops::LayerPages pages;
   pages.k = view(PartKind::k);

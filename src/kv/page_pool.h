@@ -12,10 +12,9 @@ namespace m3::kv {
 
 class PagePool {
  public:
-  // Reserves `pages` pages of address space; memory is committed by the kernel as pages are first written.
-  // Errors: the reservation fails (the line says how many bytes).
-  PagePool(PageLayout layout, std::int32_t pages);
-  ~PagePool();
+  // Memory of `backend`; null: of the host. There it is address space only, and comes from the system as pages are first
+  // written. Errors: there is not that much (the line says how many bytes).
+  PagePool(PageLayout layout, std::int32_t pages, ops::Backend* backend = nullptr);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
@@ -38,8 +37,7 @@ class PagePool {
  private:
   PageLayout layout_;
   std::int32_t pages_ = 0;
-  std::byte* memory_ = nullptr;
-  std::size_t memory_bytes_ = 0;
+  ops::Memory memory_;
   std::vector<std::int32_t> free_;        // last one is handed out next
   std::vector<std::int32_t> references_;  // by page
 };

@@ -77,6 +77,10 @@ ops::Batch RaggedBatch::view() {
   batch.page_table = page_table_.data();
   batch.page_table_stride = static_cast<std::int32_t>(stride);
   batch.index_page_table = page_table_.data();
+  for (std::int32_t s = 0; s < batch.sequences; ++s) {
+    batch.longest_query = std::max(batch.longest_query, batch.query_begin[s + 1] - batch.query_begin[s]);
+    batch.longest_context = std::max(batch.longest_context, batch.context_lengths[s]);
+  }
   if (!features_.empty()) {
     feature_rows_.resize(token_ids_.size(), -1);
     batch.feature_rows = feature_rows_.data();

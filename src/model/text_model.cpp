@@ -16,30 +16,61 @@ ops::MlpWeights mlp_weights(const ExpertWeights& weights) { return {weights.gate
 }  // namespace
 
 TextModel::TextModel(const ModelConfig& config, const TextWeights& weights, ops::Backend& backend)
-    : config_(&config), weights_(&weights), backend_(&backend) {
-  for (std::size_t i = 0; i < config.layers.size(); ++i) {
-    const TextLayerWeights& stored = weights.layers[i];
-    Layer layer{.kind = config.layers[i],
-                .weights = &stored,
-                .qkv = {stored.q_proj, stored.k_proj, stored.v_proj},
-                .experts = {},
-                .shared = {},
-                .dense = {}};
-    if (layer.chooses_blocks()) {
-      layer.qkv.push_back(stored.index_q_proj);
-      layer.qkv.push_back(stored.index_k_proj);
-    }
-    if (layer.kind.moe) {
-      for (const ExpertWeights& expert : stored.experts) layer.experts.push_back(mlp_weights(expert));
-      layer.shared = mlp_weights(stored.shared);
-    } else {
-      layer.dense = mlp_weights(stored.dense);
-    }
-    layers_.push_back(std::move(layer));
-  }
+    : config_(&config),
+      backend_(&backend),
+      embed_tokens_(weights.embed_tokens),
+      lm_head_(weights.lm_head),
+      norm_(weights.norm),
+      placement_(backend) {
+  for (std::size_t i = 0; i < config.layers.size(); ++i) add_layer(config.layers[i], weights.layers[i]);
   Rotary rotary = make_rotary(config);
   inv_freq_ = std::move(rotary.inv_freq);
+  inv_freq_placed_ = inv_freq_;
   rotary_factor_ = rotary.factor;
+
+  placement_.add(embed_tokens_);
+  placement_.add(inv_freq_placed_);
+  for (Layer& layer : layers_) {
+    for (WeightMatrix& weight : layer.qkv) placement_.add(weight);
+    placement_.add(layer.o_proj);
+    placement_.add(layer.router);
+    for (ops::MlpWeights& expert : layer.experts) placement_.add(expert);
+    for (ops::MlpWeights* mlp : {&layer.shared, &layer.dense}) placement_.add(*mlp);
+    for (std::span<const float>* vector :
+         {&layer.input_layernorm, &layer.post_attention_layernorm, &layer.q_norm, &layer.k_norm, &layer.index_q_norm,
+          &layer.index_k_norm, &layer.router_bias}) {
+      placement_.add(*vector);
+    }
+  }
+  placement_.add(norm_);
+  placement_.add(lm_head_);
+}
+
+void TextModel::add_layer(const LayerKind& kind, const TextLayerWeights& stored) {
+  Layer& layer = layers_.emplace_back();
+  layer.kind = kind;
+  layer.input_layernorm = stored.input_layernorm;
+  layer.post_attention_layernorm = stored.post_attention_layernorm;
+  layer.qkv = {stored.q_proj, stored.k_proj, stored.v_proj};
+  layer.q_norm = stored.q_norm;
+  layer.k_norm = stored.k_norm;
+  layer.o_proj = stored.o_proj;
+  layer.k_scale = stored.k_scale;
+  layer.v_scale = stored.v_scale;
+  if (layer.chooses_blocks()) {
+    layer.qkv.push_back(stored.index_q_proj);
+    layer.qkv.push_back(stored.index_k_proj);
+    layer.index_q_norm = stored.index_q_norm;
+    layer.index_k_norm = stored.index_k_norm;
+  }
+  if (kind.moe) {
+    layer.router = stored.router;
+    layer.router_bias = stored.e_score_correction_bias;
+    for (const ExpertWeights& expert : stored.experts) layer.experts.push_back(mlp_weights(expert));
+    layer.shared = mlp_weights(stored.shared);
+  } else {
+    layer.dense = mlp_weights(stored.dense);
+  }
 }
 
 ops::Limits TextModel::limits(std::int64_t tokens, std::int64_t sequences, std::int64_t context,
@@ -82,6 +113,7 @@ void TextModel::bind_workspace(std::span<std::byte> workspace, const ops::Limits
   at_.routing.expert_ids = ints(tokens * limits.experts_per_token);
   at_.routing.expert_weights = reinterpret_cast<float*>(
       carver.take(tokens * limits.experts_per_token * static_cast<std::int64_t>(sizeof(float))));
+  if (!backend_->has_host_memory()) upload_.bind(carver.take(BatchUpload::bytes(limits)), limits);
   const std::int64_t backend_bytes = backend_->workspace_bytes(limits);
   std::byte* rest = carver.take(backend_bytes);
   if (carver.used() > static_cast<std::int64_t>(workspace.size())) {
@@ -95,7 +127,8 @@ std::int64_t TextModel::workspace_bytes(const ops::Limits& limits) const {
   const std::int64_t row =
       word * (3 * limits.hidden + limits.widest_linear + (2 * limits.query_heads + limits.kv_heads) * head_dim) +
       4 * (rotary_dim + limits.kv_heads * limits.topk_blocks + 2 * limits.experts_per_token);
-  return limits.tokens * row + backend_->workspace_bytes(limits) + 16 * 64;  // 12 pieces, each rounded up to 64
+  const std::int64_t batch = backend_->has_host_memory() ? 0 : BatchUpload::bytes(limits);
+  return limits.tokens * row + batch + backend_->workspace_bytes(limits) + 16 * 64;  // 13 pieces, each rounded up to 64
 }
 
 void TextModel::set_rows(std::int64_t tokens) {
@@ -108,7 +141,6 @@ void TextModel::set_rows(std::int64_t tokens) {
 // One layer's attention: h -> q, k, v (and the indexer's pair) -> pages -> blocks -> output projection.
 void TextModel::attention(const Layer& layer, const ops::Batch& batch, const ops::LayerPages& pages,
                           const ForwardOptions& options) {
-  const TextLayerWeights& weights = *layer.weights;
   const int query_heads = config_->num_attention_heads;
   const int kv_heads = config_->num_key_value_heads;
   const int index_heads = layer.chooses_blocks() ? kv_heads : 0;
@@ -124,10 +156,10 @@ void TextModel::attention(const Layer& layer, const ops::Batch& batch, const ops
                               .rotary_dim = rotary_dim,
                               .eps = config_->rms_norm_eps,
                               .gemma = true,
-                              .q_norm = weights.q_norm,
-                              .k_norm = weights.k_norm,
-                              .index_q_norm = weights.index_q_norm,
-                              .index_k_norm = weights.index_k_norm};
+                              .q_norm = layer.q_norm,
+                              .k_norm = layer.k_norm,
+                              .index_q_norm = layer.index_q_norm,
+                              .index_k_norm = layer.index_k_norm};
   backend_->qkv_finish(batch, finish, packed, at_.rotary, pages, at_.q, index_heads > 0 ? at_.index_q : ops::Tensor{});
 
   ops::Attention attention{.query_heads = query_heads, .kv_heads = kv_heads, .scale = 1.0f / std::sqrt(128.0f)};
@@ -145,13 +177,13 @@ void TextModel::attention(const Layer& layer, const ops::Batch& batch, const ops
     attention.topk = config_->topk_blocks;
     backend_->attend_sparse(batch, attention, at_.q, pages, at_.block_ids, at_.attended);
   }
-  backend_->linear(at_.attended, {&weights.o_proj, 1}, at_.delta);
+  backend_->linear(at_.attended, {&layer.o_proj, 1}, at_.delta);
 }
 
 void TextModel::feed_forward(const Layer& layer) {
   const ops::Activation activation{config_->swiglu_alpha, config_->swiglu_limit, config_->swiglu_beta};
   if (!layer.kind.moe) return backend_->mlp(at_.normed, layer.dense, activation, at_.delta);
-  backend_->route(at_.normed, layer.weights->router, layer.weights->e_score_correction_bias, at_.routing);
+  backend_->route(at_.normed, layer.router, layer.router_bias, at_.routing);
   backend_->experts(at_.normed, at_.routing, 0, layer.experts, &layer.shared, config_->routed_scaling_factor,
                     activation, at_.delta);
 }
@@ -163,36 +195,50 @@ void TextModel::forward(const ops::Batch& batch, const kv::PagePool& pages, std:
     fail_internal("a batch of {} tokens in {} sequences, planned for {} in {}", batch.tokens, batch.sequences,
                   limits_.tokens, limits_.sequences);
   }
+  if (backend_->has_host_memory()) return run(batch, pages, logits_rows, logits, previous, taps, options);
+  const bool seen = !taps.boundaries.empty() || taps.on_final_norm || taps.on_block_ids || taps.on_routing;
+  const BatchUpload::Uploaded up =
+      upload_.upload(*backend_, batch, logits_rows, options.repeatable && !seen && options.dropped_blocks.empty());
+  // Token ids below 0 refer to `previous`: with and without are two passes.
+  const std::uint64_t key = up.key == 0 || previous == nullptr ? up.key : up.key | std::uint64_t{1} << 62;
+  if (!backend_->begin_pass(key)) run(up.batch, pages, up.logits_rows, logits, previous, taps, options);
+  backend_->end_pass();
+}
+
+// The operations of a pass; all arrays in the backend's memory.
+void TextModel::run(const ops::Batch& batch, const kv::PagePool& pages, std::span<const std::int32_t> logits_rows,
+                    const ops::Tensor& logits, const std::int32_t* previous, const ForwardTaps& taps,
+                    const ForwardOptions& options) {
   set_rows(batch.tokens);
   const auto show_residual = [&](int boundary) {
     if (taps.on_residual && std::ranges::count(taps.boundaries, boundary) > 0) taps.on_residual(boundary, at_.residual);
   };
-  const auto norm = [&](const std::vector<float>& weight) {
+  const auto norm = [&](std::span<const float> weight) {
     return ops::NormWeight{.weight = weight, .eps = config_->rms_norm_eps, .gemma = true};
   };
 
-  backend_->embed(batch, weights_->embed_tokens, previous, at_.residual);
-  backend_->rotary_table(batch, inv_freq_, rotary_factor_, at_.rotary);
+  backend_->embed(batch, embed_tokens_, previous, at_.residual);
+  backend_->rotary_table(batch, inv_freq_placed_, rotary_factor_, at_.rotary);
   ops::Tensor delta;  // what the last layer adds; nothing before the first
   for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
     const Layer& layer = layers_[static_cast<std::size_t>(i)];
     ops::LayerPages layer_pages = pages.layer(i);
-    layer_pages.k_scale = layer.weights->k_scale;
-    layer_pages.v_scale = layer.weights->v_scale;
+    layer_pages.k_scale = layer.k_scale;
+    layer_pages.v_scale = layer.v_scale;
 
-    backend_->add_norm(at_.residual, delta, norm(layer.weights->input_layernorm), at_.normed, nullptr);
+    backend_->add_norm(at_.residual, delta, norm(layer.input_layernorm), at_.normed, nullptr);
     show_residual(i);
     attention(layer, batch, layer_pages, options);
     if (taps.on_block_ids && layer.kind.sparse_attention) taps.on_block_ids(i, at_.block_ids);
-    backend_->add_norm(at_.residual, at_.delta, norm(layer.weights->post_attention_layernorm), at_.normed, nullptr);
+    backend_->add_norm(at_.residual, at_.delta, norm(layer.post_attention_layernorm), at_.normed, nullptr);
     feed_forward(layer);
     if (taps.on_routing && layer.kind.moe) taps.on_routing(i, at_.routing);
     delta = at_.delta;
   }
-  backend_->add_norm(at_.residual, delta, norm(weights_->norm), at_.normed, nullptr);
+  backend_->add_norm(at_.residual, delta, norm(norm_), at_.normed, nullptr);
   show_residual(static_cast<int>(layers_.size()));
   if (taps.on_final_norm) taps.on_final_norm(at_.normed);
-  if (!logits_rows.empty()) backend_->logits(at_.normed, logits_rows, weights_->lm_head, logits);
+  if (!logits_rows.empty()) backend_->logits(at_.normed, logits_rows, lm_head_, logits);
 }
 
 std::vector<kv::LayerCache> TextModel::cache_layers() const {
@@ -214,12 +260,12 @@ std::int64_t TextModel::active_weight_bytes() const {
   const auto bytes = [](const ops::MlpWeights& weights) {
     return weights.gate.stored_bytes() + weights.up.stored_bytes() + weights.down.stored_bytes();
   };
-  std::int64_t total = weights_->lm_head.stored_bytes();
+  std::int64_t total = lm_head_.stored_bytes();
   for (const Layer& layer : layers_) {
     for (const WeightMatrix& weight : layer.qkv) total += weight.stored_bytes();
-    total += layer.weights->o_proj.stored_bytes();
+    total += layer.o_proj.stored_bytes();
     if (layer.kind.moe) {
-      total += layer.weights->router.stored_bytes() + bytes(layer.shared);
+      total += layer.router.stored_bytes() + bytes(layer.shared);
       total += bytes(layer.experts.front()) * config_->num_experts_per_tok;
     } else {
       total += bytes(layer.dense);

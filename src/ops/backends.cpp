@@ -6,7 +6,9 @@
 #include "src/ops/cpu/cpu_backend.h"
 #if M3_WITH_CUDA
 #include "src/ops/cuda/cuda_backend.h"
+#include "src/ops/cuda/machine_limits.h"
 #endif
+#include "src/ops/machine_limits.h"
 #include "src/ops/scalar/scalar_backend.h"
 
 namespace m3::ops {
@@ -48,12 +50,29 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool&
     fail_usage("unknown backend \"{}\": known are scalar, cpu and cuda", options.name);
   if (options.numerics != Numerics::bf16) fail_usage("fp32 numerics are the scalar backend's: use --backend scalar");
   if (options.name == "cuda") {
-    if (const std::string reason = no_cuda_reason(); !reason.empty()) fail_resource("no CUDA: {}", reason);
+    if (const std::string reason = no_cuda_reason(); !reason.empty())
+      fail_resource("cuda cannot be used here: {}", reason);
 #if M3_WITH_CUDA
     return cuda::make_backend(options);
 #endif
   }
   return std::make_unique<cpu::CpuBackend>(choose_kernels(options.isa), pool);
+}
+
+MeasuredLimits measure_limits(std::string_view backend, ThreadPool& pool, const std::string& isa) {
+  const double read_bytes = measure_read_bytes(backend, pool);
+#if M3_WITH_CUDA
+  if (backend == "cuda") return {read_bytes, cuda::measure_matmul_peak(), "bf16"};
+#endif
+  return {read_bytes, measure_fp32_peak(pool, isa), "fp32"};
+}
+
+double measure_read_bytes(std::string_view backend, ThreadPool& pool) {
+#if M3_WITH_CUDA
+  if (backend == "cuda") return cuda::measure_read_bandwidth();
+#endif
+  static_cast<void>(backend);
+  return measure_read_bandwidth(pool);
 }
 
 std::string no_cuda_reason() {

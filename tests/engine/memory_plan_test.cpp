@@ -1,10 +1,9 @@
 #include "src/engine/memory_plan.h"
 
-#include "src/base/memory_size.h"
-
 #include <gtest/gtest.h>
 
 #include "m3/error.h"
+#include "src/base/memory_size.h"
 
 namespace m3::engine {
 namespace {
@@ -59,6 +58,30 @@ TEST(MemoryPlan, ARequestThatCannotFitNamesTheLargestThatWould) {
   for (const double share : {0.0, -1.0, 1.5}) {
     EXPECT_NE(error_of(128, 4096, 0, 100'000, share).find("--memory-utilization"), std::string::npos);
   }
+}
+
+TEST(MemoryPlan, ADevicesShareIsOfAllItsMemoryAndHoldsTheWeights) {
+  const MemoryNeeds device_needs{.page_bytes = 1000, .workspace_bytes = 10'000, .weight_bytes = 50'000};
+  const auto on_device = [&](std::int64_t free, std::int64_t requested) {
+    return plan_memory(device_needs, {.requested_len = requested,
+                                      .position_limit = 1 << 20,
+                                      .available_bytes = free,
+                                      .utilization = 0.8,
+                                      .total_bytes = 100'000});
+  };
+  EXPECT_EQ(on_device(100'000, 0).max_model_len, 20 * 128);
+  EXPECT_EQ(on_device(70'000, 0).max_model_len, 10 * 128);  // others hold the rest
+  const auto error = [&](std::int64_t free, std::int64_t requested) -> std::string {
+    try {
+      on_device(free, requested);
+    } catch (const Error& caught) {
+      return caught.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error(45'000, 0).find("the weights take 48.8 KiB and 43.9 KiB may be used"), std::string::npos);
+  EXPECT_NE(error(100'000, 100'000).find("the largest context that fits is 2560"), std::string::npos);
+  EXPECT_NE(error(60'500, 0).find("of working memory and 48.8 KiB of weights"), std::string::npos);
 }
 
 TEST(MemoryPlan, TheMachineTellsItsMemory) { EXPECT_GT(available_memory_bytes(), 1 << 20); }

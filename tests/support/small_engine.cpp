@@ -46,6 +46,10 @@ std::shared_ptr<engine::LoadedModel> small_model(const SmallOptions& options) {
   static_cast<void>(written);
   engine::LoadedModelOptions load;
   load.device = options.device;
+  if (options.device == "walled") {
+    load.device = "scalar";
+    load.wrap = wall(options.counts);
+  }
   load.threads = 2;
   load.max_model_len = options.context;
   load.vision_patches = options.vision ? 256 : 0;

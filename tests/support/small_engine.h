@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "src/engine/local_engine.h"
+#include "tests/support/device_judge.h"
 
 namespace m3::test {
 
 struct SmallOptions {
-  std::string device = "auto";
+  std::string device = "auto";            // "walled": the judge behind a wall (device_judge.h)
+  DeviceJudge::Counts* counts = nullptr;  // of "walled"
   std::int64_t step_tokens = 512;
   std::int64_t sequences = 16;
   std::int64_t pages = 0;  // 0: as many as the sequences can use

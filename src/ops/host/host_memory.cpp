@@ -15,6 +15,7 @@ Memory host_memory(std::int64_t bytes) {
   // NORESERVE: a long context that is never reached costs nothing.
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) fail_resource("cannot reserve {} of memory: {}", human_bytes(bytes), std::strerror(errno));
+  ::madvise(memory, size, MADV_HUGEPAGE);  // a hint; failing costs only speed
   return {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes),
           [size](std::byte* data, std::size_t) { ::munmap(data, size); }};
 }

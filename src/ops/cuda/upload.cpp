@@ -1,0 +1,183 @@
+#include "src/ops/cuda/upload.h"
+
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "src/ops/cuda/device_calls.h"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+// One thread copies some 10 GB/s out of the page cache and the bus takes 50; more threads than these only wait for it.
+constexpr unsigned most_threads = 8;
+constexpr std::size_t buffer_bytes = std::size_t{8} << 20;
+constexpr int buffers = 3;  // of a thread: one is filled while the others are under way
+
+// A part of a transfer that fits into a buffer; parts that follow each other share one.
+struct Part {
+  std::byte* to;
+  const std::byte* from;
+  std::size_t bytes;
+};
+
+std::vector<Part> cut(std::span<const Transfer> transfers) {
+  std::vector<Part> parts;
+  for (const Transfer& transfer : transfers) {
+    for (std::size_t done = 0; done < transfer.from.size(); done += buffer_bytes) {
+      parts.push_back(
+          {transfer.to + done, transfer.from.data() + done, std::min(buffer_bytes, transfer.from.size() - done)});
+    }
+  }
+  return parts;
+}
+
+// Maps the part's pages in one call instead of a fault for each few; an older kernel ignores it.
+void populate(const Part& part) {
+#ifdef MADV_POPULATE_READ
+  const auto page = reinterpret_cast<std::uintptr_t>(part.from) & ~std::uintptr_t{4095};
+  const auto end = reinterpret_cast<std::uintptr_t>(part.from) + part.bytes;
+  ::madvise(reinterpret_cast<void*>(page), end - page, MADV_POPULATE_READ);
+#else
+  static_cast<void>(part);
+#endif
+}
+
+// A thread's stream and its pinned buffers.
+class Lane {
+ public:
+  Lane() {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    for (Buffer& buffer : buffers_) {
+      void* memory = nullptr;
+      check(cudaMallocHost(&memory, buffer_bytes), "pinning memory of the host");
+      buffer.data = static_cast<std::byte*>(memory);
+      check(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming), "creating an event");
+    }
+  }
+  ~Lane() {
+    if (stream_ != nullptr) {
+      cudaStreamSynchronize(stream_);
+      cudaStreamDestroy(stream_);
+    }
+    for (Buffer& buffer : buffers_) {
+      cudaFreeHost(buffer.data);
+      if (buffer.free != nullptr) cudaEventDestroy(buffer.free);
+    }
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  // Queues parts of up to buffer_bytes together.
+  void send(std::span<const Part> parts) {
+    Buffer& buffer = buffers_[next_];
+    next_ = (next_ + 1) % buffers;
+    check(cudaEventSynchronize(buffer.free), "waiting for a copy to the GPU");
+    std::size_t used = 0;
+    for (const Part& part : parts) {
+      populate(part);
+      std::memcpy(buffer.data + used, part.from, part.bytes);
+      check(cudaMemcpyAsync(part.to, buffer.data + used, part.bytes, cudaMemcpyHostToDevice, stream_),
+            "a copy to the GPU");
+      used += part.bytes;
+    }
+    check(cudaEventRecord(buffer.free, stream_), "recording an event");
+  }
+  void finish() { check(cudaStreamSynchronize(stream_), "waiting for copies to the GPU"); }
+
+ private:
+  struct Buffer {
+    std::byte* data = nullptr;
+    cudaEvent_t free = nullptr;
+  };
+  cudaStream_t stream_ = nullptr;
+  std::array<Buffer, buffers> buffers_;
+  std::size_t next_ = 0;
+};
+
+class Upload {
+ public:
+  Upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress)
+      : parts_(cut(transfers)), progress_(progress) {
+    check(cudaGetDevice(&device_), "asking for the GPU in use");
+  }
+
+  void run() {
+    std::size_t bytes = 0;
+    for (const Part& part : parts_) bytes += part.bytes;
+    const std::size_t useful = (bytes + 4 * buffer_bytes - 1) / (4 * buffer_bytes);
+    const std::size_t count =
+        std::min<std::size_t>({useful, most_threads, std::max(1u, std::thread::hardware_concurrency())});
+    std::vector<std::thread> threads;
+    running_ = count;
+    for (std::size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
+    {
+      std::unique_lock lock(mutex_);
+      while (running_ > 0) {
+        ended_.wait_for(lock, std::chrono::milliseconds(100));
+        if (progress_) progress_(done_);
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (failure_) std::rethrow_exception(failure_);
+    if (progress_) progress_(done_);
+  }
+
+ private:
+  void work() {
+    try {
+      check(cudaSetDevice(device_), "choosing the GPU");
+      Lane lane;
+      for (std::span<const Part> parts = take(); !parts.empty(); parts = take()) {
+        lane.send(parts);
+        for (const Part& part : parts) done_ += static_cast<std::int64_t>(part.bytes);
+      }
+      lane.finish();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    --running_;
+    ended_.notify_all();
+  }
+
+  // The next parts that fit one buffer together; none: all are taken, or a thread has failed.
+  std::span<const Part> take() {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return {};
+    const std::size_t first = next_;
+    std::size_t bytes = 0;
+    while (next_ < parts_.size() && bytes + parts_[next_].bytes <= buffer_bytes) bytes += parts_[next_++].bytes;
+    return std::span(parts_).subspan(first, next_ - first);
+  }
+
+  std::vector<Part> parts_;
+  const std::function<void(std::int64_t)>& progress_;
+  int device_ = 0;
+  std::atomic<std::int64_t> done_ = 0;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable ended_;
+  std::size_t next_ = 0;
+  std::size_t running_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+void upload_all(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) {
+  Upload(transfers, progress).run();
+}
+
+}  // namespace m3::ops::cuda

@@ -93,6 +93,7 @@ class MixedBatch : public testing::TestWithParam<Mix> {};
 TEST_P(MixedBatch, EqualsEachRequestAlone) {
   const Mix& mix = GetParam();
   if (mix.device == "cpu" && !ops::cpu_backend_available()) GTEST_SKIP() << "this machine lacks AVX2";
+  if (mix.device == "cuda" && !ops::no_cuda_reason().empty()) GTEST_SKIP() << ops::no_cuda_reason();
   const auto engine = small_engine({.device = mix.device,
                                     .step_tokens = mix.step_tokens,
                                     .sequences = mix.sequences,
@@ -119,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(Mixes, MixedBatch,
                                          Mix{"cpu", 7, 32, 0, true}, Mix{"cpu", 64, 16, 0, true},
                                          Mix{"cpu", 512, 16, 6, true}, Mix{"cpu", 64, 16, 6, false},
                                          Mix{"scalar", 512, 32, 0, true}, Mix{"scalar", 64, 16, 6, true},
-                                         Mix{"walled", 64, 16, 6, true}),
+                                         Mix{"walled", 64, 16, 6, true}, Mix{"cuda", 512, 32, 0, true},
+                                         Mix{"cuda", 7, 32, 0, true}, Mix{"cuda", 64, 16, 6, true}),
                          [](const auto& tested) {
                            const Mix& mix = tested.param;
                            return mix.device + "_" + std::to_string(mix.step_tokens) + "_tokens_" +

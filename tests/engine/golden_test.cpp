@@ -33,6 +33,7 @@ struct RunOptions {
 Trace run(const GoldenCase& golden, const RunOptions& options) {
   LoadedModelOptions load;
   load.device = options.backend;
+  load.deterministic = true;
   load.numerics = options.numerics;
   load.threads = options.threads;
   load.max_batched_tokens = options.chunk;
@@ -174,6 +175,11 @@ TEST_P(Golden, CpuBf16IsAsGoodAsTheReferencesBf16) {
   expect_bf16_as_good_as_the_reference(GetParam(), "cpu");
 }
 
+TEST_P(Golden, CudaBf16IsAsGoodAsTheReferencesBf16) {
+  if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  expect_bf16_as_good_as_the_reference(GetParam(), "cuda");
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(test::golden_case_names()),
                          [](const auto& tested) { return tested.param; });
 
@@ -183,6 +189,7 @@ class Invariance : public testing::TestWithParam<std::tuple<std::string, std::st
 TEST_P(Invariance, ChunksPagesAndThreadsChangeNothing) {
   const auto& [name, backend] = GetParam();
   if (backend == "cpu" && !ops::cpu_backend_available()) GTEST_SKIP() << "this machine lacks AVX2";
+  if (backend == "cuda" && !ops::no_cuda_reason().empty()) GTEST_SKIP() << ops::no_cuda_reason();
   const GoldenCase golden(name);
   const Trace whole = run(golden, {.backend = backend, .chunk = 2048, .greedy = 4, .threads = 1});
   const std::vector<RunOptions> others = {
@@ -199,7 +206,7 @@ TEST_P(Invariance, ChunksPagesAndThreadsChangeNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, Invariance,
                          testing::Combine(testing::Values("all_sparse", "unusual_order", "mxfp4"),
-                                          testing::Values("scalar", "cpu")),
+                                          testing::Values("scalar", "cpu", "cuda")),
                          [](const auto& tested) {
                            return std::get<0>(tested.param) + "_" + std::get<1>(tested.param);
                          });

@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/engine/logprobs.h"
 #include "src/engine/sampling.h"
+#include "src/ops/readback.h"
 #include "tests/support/seeded_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_configs.h"
@@ -46,6 +47,7 @@ std::shared_ptr<engine::LoadedModel> small_model(const SmallOptions& options) {
   static_cast<void>(written);
   engine::LoadedModelOptions load;
   load.device = options.device;
+  load.deterministic = true;
   if (options.device == "walled") {
     load.device = "scalar";
     load.wrap = wall(options.counts);
@@ -90,6 +92,7 @@ EventSink Replies::sink(std::size_t request) {
     reply.ids.insert(reply.ids.end(), event.ids.begin(), event.ids.end());
     reply.text += event.text;
     reply.logprobs.insert(reply.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+    reply.top_logprobs.insert(reply.top_logprobs.end(), event.top_logprobs.begin(), event.top_logprobs.end());
     if (!event.prompt_logprobs.empty()) reply.prompt_logprobs = event.prompt_logprobs;
     if (!event.prompt_top_logprobs.empty()) reply.prompt_top_logprobs = event.prompt_top_logprobs;
     reply.events_after_the_last += reply.finish == FinishReason::none ? 0 : 1;
@@ -144,8 +147,9 @@ Reply alone(engine::LoadedModel& model, const Request& request, int sample) {
       const auto last = static_cast<std::int32_t>(count - 1);
       logits = model.forward(batch, {&last, 1});
     }
-    const std::span<const float> row(reinterpret_cast<const float*>(logits.data),
-                                     static_cast<std::size_t>(logits.columns));
+    std::vector<std::byte> buffer;
+    const ops::Tensor read = ops::read_back(model.backend(), logits, buffer);
+    const std::span<const float> row(reinterpret_cast<const float*>(read.data), static_cast<std::size_t>(read.columns));
     const std::vector<float> raw(row.begin(), row.end());
     ops::SamplingRow how = engine::make_sampling_row(request.sampling, {}, request.sampling.seed.value_or(0), {});
     how.sample = static_cast<std::uint32_t>(sample);

@@ -35,7 +35,7 @@ struct Reply {
   std::vector<TokenId> ids;
   std::string text;
   std::vector<TokenLogprob> logprobs, prompt_logprobs;
-  std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
+  std::vector<std::vector<TokenLogprob>> top_logprobs, prompt_top_logprobs;
   FinishReason finish = FinishReason::none;
   std::string error;
   bool refused = false;

@@ -26,6 +26,7 @@ struct BenchOptions {
   int layers = 0, experts = 0, repeats = 5;
   bool json = false;
   bool profile = false;
+  bool stored = false;
   bool format_given = false;
 };
 
@@ -33,6 +34,7 @@ Checkpoint open_model(const BenchOptions& options) {
   const EngineOptions& engine = options.model.engine;
   if (options.random_config.empty()) {
     if (options.format_given) fail_usage("--format is of a --random-config; a checkpoint is run as it is");
+    if (options.stored) fail_usage("--stored is of a --random-config; a checkpoint is stored");
     if (options.layers > 0 || options.experts > 0)
       fail_usage("--layers and --experts cut a --random-config; a checkpoint is run as it is");
     return Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
@@ -63,8 +65,8 @@ Checkpoint open_model(const BenchOptions& options) {
     config.num_local_experts = options.experts;
   }
   // A device makes its weights where they stay.
-  return options.model.engine.device == "cuda" ? Checkpoint::random_unmade(config, options.format, 1)
-                                               : Checkpoint::random(config, options.format, 1);
+  return options.model.engine.device == "cuda" && !options.stored ? Checkpoint::random_unmade(config, options.format, 1)
+                                                                  : Checkpoint::random(config, options.format, 1);
 }
 
 std::string layer_map(const ModelConfig& config) {
@@ -139,6 +141,12 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
                    static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
                    in_cache ? ", which fit the last cache: shares of the read limit mean little" : "",
                    limits.read_bytes / 1e9, limits.operation, limits.operations / 1e9));
+  const double placing = model.placing_seconds();
+  if (placing > 0 && model.checkpoint().made().empty()) {
+    const auto bytes = static_cast<double>(model.model().placed_bytes());
+    out["load_bytes_per_second"] = bytes / placing;
+    note(options, fmt::format("weights to the device: {:.2f} s, {:.1f} GB/s\n\n", placing, bytes / placing / 1e9));
+  }
   const std::string header = fmt::format("{:<8} {:>6} {:>8} {:>11} {:>11} {:>9} {:>7} {:>9} {:>8}\n", "phase", "batch",
                                          "context", "tokens/s", "ms a pass", "GB read", "of read", "GFLOP", "of peak");
   if (!options.profile) note(options, header);
@@ -214,6 +222,8 @@ void add_bench_command(CLI::App& app) {
       .add_option("--format", options->format,
                   "Of random weights: bf16, fp8, mxfp8, mxfp4 or nvfp4 (4-bit: the routed experts)")
       ->capture_default_str();
+  command.add_flag("--stored", options->stored,
+                   "Random weights in the host's memory first, as if mapped: times their way to the device");
   command.add_option("--layers", options->layers, "Cut the random model to this many layers")
       ->check(CLI::Range(1, 1 << 16));
   command.add_option("--experts", options->experts, "Cut the random model to this many routed experts")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <set>
 #include <vector>
@@ -105,6 +106,42 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+enum class Passes : std::uint8_t {
+  alone,   // each is waited for
+  queued,  // a device gets all at once: their mean is what a step takes where the host prepares it in time
+};
+
+// Seconds of one pass. Pass 0 warms up and may look at results; a device needs two more to record a pass. Operations on
+// a device are profiled in passes of their own, since their times are told between launches of more than they are.
+double time_passes(LoadedModel& model, int repeats, Passes how, Profile* profile,
+                   const std::function<void(int pass)>& run) {
+  ops::Backend& backend = model.backend();
+  const bool device = !backend.has_host_memory();
+  if (device && profile != nullptr) profile->enabled = false;
+  int pass = 0;
+  for (const int warming = device ? 3 : 1; pass < warming; ++pass) run(pass);
+  backend.synchronize();
+  if (profile != nullptr) profile->clear();
+  std::vector<double> seconds;
+  auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < repeats; ++i) {
+    if (!device || how == Passes::alone) start = std::chrono::steady_clock::now();
+    run(pass++);
+    if (device && how == Passes::queued) continue;
+    backend.synchronize();
+    seconds.push_back(seconds_since(start));
+  }
+  if (device && how == Passes::queued) {
+    backend.synchronize();
+    seconds.push_back(seconds_since(start) / repeats);
+  }
+  if (device && profile != nullptr) {
+    profile->enabled = true;
+    for (int i = 0; i < repeats; ++i) run(pass++);
+  }
+  return median(seconds);
+}
+
 std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocab, std::uint64_t seed) {
   std::vector<std::int32_t> ids;
   std::uint64_t state = seed;
@@ -155,14 +192,7 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
   for (std::int64_t s = 0; s < batch; ++s) rows.push_back(static_cast<std::int32_t>(s));
   ExpertCount experts(model);
   model::RaggedBatch ragged;
-  std::vector<double> seconds;
-  // The first pass warms up and counts the experts; every pass has fresh random tokens at the same context. A device
-  // needs two more to record the pass, and then gets all the others at once: their mean is what a step takes where the
-  // host prepares it in time.
-  const bool queued = !model.backend().has_host_memory() && profile == nullptr;
-  const int warming = queued ? 3 : 1;
-  std::chrono::steady_clock::time_point start;
-  for (int pass = 0; pass < warming + repeats; ++pass) {
+  const std::function<void(int)> run = [&](int pass) {
     const std::vector<std::int32_t> ids =
         random_ids(batch, model.config().vocab_size, static_cast<std::uint64_t>(pass) + 17);
     ragged.clear();
@@ -171,20 +201,12 @@ Timing time_decode(LoadedModel& model, std::int64_t batch, std::int64_t context,
       if (!sequence.extend(1)) fail_resource("the cache has no room for a context of {} tokens", context + 1);
       ragged.add({&ids[static_cast<std::size_t>(s)], 1}, context, sequence.pages());
     }
-    if (!queued || pass <= warming) model.backend().synchronize();
-    if (!queued || pass == warming) start = std::chrono::steady_clock::now();
     model.forward(ragged, rows, pass == 0 ? experts.taps(batch) : model::ForwardTaps{});
-    if (!queued) model.backend().synchronize();
-    if (!queued && pass >= warming) seconds.push_back(seconds_since(start));
-    if (pass == 0 && profile != nullptr) profile->clear();
     for (auto& sequence : sequences) sequence->truncate(context);
-  }
-  if (queued) {
-    model.backend().synchronize();
-    seconds.push_back(seconds_since(start) / repeats);
-  }
-  return {median(seconds), count_work(model, static_cast<double>(batch), static_cast<double>(batch),
-                                      static_cast<double>(context), experts)};
+  };
+  const double seconds = time_passes(model, repeats, Passes::queued, profile, run);
+  return {seconds, count_work(model, static_cast<double>(batch), static_cast<double>(batch),
+                              static_cast<double>(context), experts)};
 }
 
 Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t context, int repeats, Profile* profile) {
@@ -192,9 +214,7 @@ Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t contex
   const std::vector<std::int32_t> ids = random_ids(tokens, model.config().vocab_size, 23);
   ExpertCount experts(model);
   model::RaggedBatch ragged;
-  std::vector<double> seconds;
-  for (int pass = 0; pass <= repeats; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
+  const std::function<void(int)> run = [&](int pass) {
     for (std::int64_t first = 0; first < tokens; first += model.max_batched_tokens()) {
       const std::int64_t count = std::min(model.max_batched_tokens(), tokens - first);
       if (!sequence->extend(count)) fail_resource("the cache has no room for {} tokens", context + tokens);
@@ -206,12 +226,10 @@ Timing time_prefill(LoadedModel& model, std::int64_t tokens, std::int64_t contex
       model.forward(ragged, whole ? std::span<const std::int32_t>(&last, 1) : std::span<const std::int32_t>(),
                     pass == 0 ? experts.taps(count) : model::ForwardTaps{});
     }
-    model.backend().synchronize();
-    if (pass > 0) seconds.push_back(seconds_since(start));
-    if (pass == 0 && profile != nullptr) profile->clear();
     sequence->truncate(context);
-  }
-  return {median(seconds), count_work(model, static_cast<double>(tokens), 1, static_cast<double>(context), experts)};
+  };
+  const double seconds = time_passes(model, repeats, Passes::alone, profile, run);
+  return {seconds, count_work(model, static_cast<double>(tokens), 1, static_cast<double>(context), experts)};
 }
 
 }  // namespace m3::engine

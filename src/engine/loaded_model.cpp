@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/base/progress.h"
 #include "src/engine/profile.h"
+#include "src/engine/stopwatch.h"
 
 namespace m3::engine {
 
@@ -98,6 +99,7 @@ void LoadedModel::make_memory() {
                               .full_contexts = options_.full_contexts,
                               .wanted_contexts = std::max(options_.wanted_contexts, options_.full_contexts)});
   if (needs.weight_bytes > 0) {
+    const Stopwatch watch(placing_seconds_);
     Progress progress("loading weights", needs.weight_bytes, "bytes");
     model_->place_weights(checkpoint_.made(), [&](std::int64_t done) { progress.update(done); });
   }
@@ -156,7 +158,8 @@ ops::Tensor LoadedModel::forward(model::RaggedBatch& batch, std::span<const std:
   logits.data = logits_.row(place.logits_row);
   model::ForwardOptions options = given;
   // One cache, one tensor of logits, one array of drawn ids. A profile looks at each operation of each pass.
-  options.repeatable = place.logits_row == 0 && options_.profile == nullptr;
+  const bool looked_at = options_.profile != nullptr && options_.profile->enabled;
+  options.repeatable = place.logits_row == 0 && !looked_at;
   model_->forward(batch.view(), *pages_, logits_rows, logits, place.previous, taps, options);
   return logits;
 }

@@ -64,6 +64,8 @@ class LoadedModel {
   const kv::PagePool& pages() const { return *pages_; }
   std::int64_t max_model_len() const { return plan_.max_model_len; }
   std::int64_t max_batched_tokens() const { return options_.max_batched_tokens; }
+  // Seconds that the weights took to a device; 0 where they are used as they are mapped.
+  double placing_seconds() const { return placing_seconds_; }
   std::int64_t workspace_bytes() const { return static_cast<std::int64_t>(workspace_.size()); }
 
   struct Place {
@@ -103,6 +105,7 @@ class LoadedModel {
   void make_memory();
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<model::TextModel> model_;
+  double placing_seconds_ = 0;
   MemoryPlan plan_;
   ops::Limits limits_;
   ops::Memory workspace_;

@@ -74,8 +74,20 @@ class ProfiledBackend final : public ops::Backend {
   void synchronize() override { backend_->synchronize(); }
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override { backend_->fill_random(to, fill); }
   // Each operation is timed alone, so that no pass is played whole.
-  bool begin_pass(std::uint64_t) override { return backend_->begin_pass(0); }
-  void end_pass() override { backend_->end_pass(); }
+  bool begin_pass(std::uint64_t key) override {
+    const bool played = backend_->begin_pass(profile_.enabled ? 0 : key);
+    if (!profile_.enabled) return played;
+    marking_ = backend_->begin_marks();
+    return played;
+  }
+  void end_pass() override {
+    const std::vector<double> seconds = marking_ ? backend_->take_marks() : std::vector<double>();
+    backend_->end_pass();
+    for (std::size_t i = 0; i < marked_.size() && i < seconds.size(); ++i)
+      profile_.add(marked_[i].operation, seconds[i], marked_[i].bytes, marked_[i].operations);
+    marked_.clear();
+    marking_ = false;
+  }
   std::int64_t workspace_bytes(const ops::Limits& limits) const override { return backend_->workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) override {
     backend_->bind_workspace(workspace, limits);
@@ -226,6 +238,13 @@ class ProfiledBackend final : public ops::Backend {
 
   template <typename Call>
   void timed(const std::string& operation, double bytes, double operations, const Call& call) {
+    if (!profile_.enabled) return call();
+    if (marking_) {
+      call();
+      backend_->mark();
+      marked_.push_back({operation, bytes, operations});
+      return;
+    }
     const double start = now();
     call();
     profile_.add(operation, now() - start, bytes, operations);
@@ -250,8 +269,16 @@ class ProfiledBackend final : public ops::Backend {
     return static_cast<double>(chosen.size());
   }
 
+  // An operation of a pass, whose time the device tells at its end.
+  struct Marked {
+    std::string operation;
+    double bytes, operations;
+  };
+
   std::unique_ptr<ops::Backend> backend_;
   Profile& profile_;
+  bool marking_ = false;
+  std::vector<Marked> marked_;
 };
 
 }  // namespace

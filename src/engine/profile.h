@@ -20,6 +20,8 @@ class Profile {
     double operations = 0;  // multiplications and additions of products, useful ones only
   };
 
+  bool enabled = true;  // otherwise passes run as if nobody looked
+
   void add(const std::string& operation, double seconds, double bytes, double operations);
   void clear() { entries_.clear(); }
   const std::vector<Entry>& entries() const { return entries_; }  // in the order of their first calls
@@ -28,8 +30,8 @@ class Profile {
   std::vector<Entry> entries_;
 };
 
-// A backend that does what `backend` does and tells `profile` about each call, whose device is waited for before the
-// clock is read. Its results are the same. Where the host cannot read the routing, the expected number of different
+// A backend that does what `backend` does and tells `profile` about each call. A device tells the times itself, at the
+// end of a pass, or is waited for before the clock is read. Its results are the same. Where the host cannot read the routing, the expected number of different
 // experts counts.
 std::unique_ptr<ops::Backend> make_profiled(std::unique_ptr<ops::Backend> backend, Profile& profile);
 

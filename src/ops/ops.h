@@ -22,6 +22,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/base/number_formats.h"
 #include "src/base/random_fill.h"
@@ -240,6 +241,13 @@ class Backend {
   // operations out. end_pass follows in either case.
   virtual bool begin_pass(std::uint64_t key) = 0;
   virtual void end_pass() = 0;
+
+  // Time by operation (m3 bench --profile): begin_marks notes the time on the device, and so does mark behind the
+  // operations called so far; take_marks waits, and returns the seconds from each to the next. False: the backend notes
+  // nothing, and whoever measures waits and reads the clock.
+  virtual bool begin_marks() { return false; }
+  virtual void mark() {}
+  virtual std::vector<double> take_marks() { return {}; }
 
   virtual std::int64_t workspace_bytes(const Limits& limits) const = 0;
   // The workspace stays bound until the next call; it is at least workspace_bytes(limits) long, 64-byte aligned.

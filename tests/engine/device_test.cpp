@@ -141,7 +141,21 @@ TEST(Device, AProfileWaitsForEachOperation) {
   std::int64_t calls = 0;
   for (const Profile::Entry& entry : profile.entries()) calls += entry.calls;
   EXPECT_GE(counts.synchronized - before, 2 * calls);
-  EXPECT_EQ(counts.recorded, 0);
+  EXPECT_EQ(counts.passes, 3 + 2 + 2);  // warming up, timed, profiled
+  EXPECT_EQ(counts.recorded + counts.played, 4);
+}
+
+TEST(Device, AProfileTakesTheTimesThatADeviceTells) {
+  DeviceJudge::Counts counts;
+  counts.marks = true;
+  Profile profile;
+  LoadedModelOptions options = small_options(&counts);
+  options.profile = &profile;
+  LoadedModel model(random_model("bf16"), options);
+  time_decode(model, 2, 100, 2, &profile);
+  ASSERT_FALSE(profile.entries().empty());
+  for (const Profile::Entry& entry : profile.entries())
+    EXPECT_EQ(entry.seconds, static_cast<double>(entry.calls)) << entry.operation;
 }
 
 Request make_request(std::int64_t prompt, std::int64_t reply, std::uint32_t seed) {

@@ -146,6 +146,14 @@ bool DeviceJudge::begin_pass(std::uint64_t key) {
 
 void DeviceJudge::end_pass() { recording_ = nullptr; }
 
+bool DeviceJudge::begin_marks() {
+  marks_ = 0;
+  return counts_->marks;
+}
+
+// A second each.
+std::vector<double> DeviceJudge::take_marks() { return std::vector<double>(static_cast<std::size_t>(marks_), 1.0); }
+
 std::int64_t DeviceJudge::workspace_bytes(const ops::Limits& limits) const { return inner_->workspace_bytes(limits); }
 
 void DeviceJudge::bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) {

@@ -21,6 +21,7 @@ class DeviceJudge final : public ops::Backend {
     int of_drawn = 0;              // of them, with tokens from where a draw left them
     int synchronized = 0;
     std::int64_t downloaded_bytes = 0;
+    bool marks = false;  // to be set: the device tells the times of operations
   };
 
   // `counts` may be null; else it must outlive the judge.
@@ -40,6 +41,9 @@ class DeviceJudge final : public ops::Backend {
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override;
   bool begin_pass(std::uint64_t key) override;
   void end_pass() override;
+  bool begin_marks() override;
+  void mark() override { ++marks_; }
+  std::vector<double> take_marks() override;
   std::int64_t workspace_bytes(const ops::Limits& limits) const override;
   void bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) override;
 
@@ -110,6 +114,7 @@ class DeviceJudge final : public ops::Backend {
   ops::Memory sampled_;
   std::map<std::uint64_t, std::vector<Operation>> passes_;
   std::vector<Operation>* recording_ = nullptr;
+  int marks_ = 0;
 };
 
 // LoadedModelOptions::wrap for a walled device of so much memory.

@@ -1,0 +1,158 @@
+#include <algorithm>
+
+#include "src/ops/cuda/device.cuh"
+#include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/matmul.h"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+constexpr int list_threads = 1024;
+constexpr int most_groups = 1024;
+
+// One block of threads: counts the pairs of each expert, places them in order of pair, and lists the experts that have
+// some and the tiles of 128 items. Pairs of experts outside the range are left out.
+__global__ void __launch_bounds__(list_threads) experts_group_sm80(const __grid_constant__ Routing routing, int pairs,
+                                                                   int first_expert, int groups,
+                                                                   const __grid_constant__ GroupLists lists,
+                                                                   int active_size, int tiles_size) {
+  __shared__ int begin[most_groups + 1];
+  __shared__ int fill[most_groups];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int g = thread; g < groups; g += list_threads) fill[g] = 0;
+  __syncthreads();
+  for (int pair = thread; pair < pairs; pair += list_threads) {
+    const int group = routing.expert_ids[pair] - first_expert;
+    if (group >= 0 && group < groups) atomicAdd(&fill[group], 1);
+  }
+  __syncthreads();
+  if (thread == 0) {
+    int total = 0, active = 0, tiles = 0;
+    for (int g = 0; g < groups; ++g) {
+      begin[g] = total;
+      if (fill[g] > 0) lists.active[active++] = g;
+      for (int at = 0; at < fill[g]; at += prefill_tile) {
+        lists.tile_group[tiles] = g;
+        lists.tile_begin[tiles++] = total + at;
+      }
+      total += fill[g];
+    }
+    begin[groups] = total;
+    for (; active < active_size; ++active) lists.active[active] = -1;
+    for (; tiles < tiles_size; ++tiles) lists.tile_group[tiles] = -1;
+  }
+  __syncthreads();
+  for (int g = thread; g <= groups; g += list_threads) lists.group_begin[g] = begin[g];
+  // A warp a group walks all pairs in order, so that a group's list ascends.
+  const int lane = thread % warp_size;
+  for (int g = thread / warp_size; g < groups; g += list_threads / warp_size) {
+    if (fill[g] == 0) continue;
+    int at = begin[g];
+    for (int first = 0; first < pairs; first += warp_size) {
+      const int pair = first + lane;
+      const bool own = pair < pairs && routing.expert_ids[pair] - first_expert == g;
+      const unsigned votes = __ballot_sync(all_lanes, own);
+      if (own) lists.list[at + __popc(votes & ((1u << lane) - 1))] = pair;
+      at += __popc(votes);
+    }
+  }
+}
+
+__global__ void experts_activate_sm80(const std::uint16_t* packed, int width, float alpha, float limit, float beta,
+                                      std::uint16_t* y) {
+  const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (column >= width) return;
+  const std::int64_t row = blockIdx.x;
+  const float gate = widen_bf16(packed[row * 2 * width + column]);
+  const float up = widen_bf16(packed[row * 2 * width + width + column]);
+  const float g = gate > limit ? limit : gate;  // NaN stays
+  const float u = up < -limit ? -limit : (up > limit ? limit : up);
+  const float sigmoid = 1.0f / (1.0f + expf(-alpha * g));
+  y[row * width + column] = narrow_bf16(g * sigmoid * (u + beta));
+}
+
+// In order of slot, which is the order of experts; the shared expert last.
+__global__ void experts_combine_sm80(const __grid_constant__ CombineArgs args) {
+  const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (column >= args.columns) return;
+  const std::int64_t token = blockIdx.x;
+  float sum = 0;
+  for (int slot = 0; slot < args.per_token; ++slot) {
+    const std::int64_t pair = token * args.per_token + slot;
+    const int group = args.expert_ids[pair] - args.first;
+    if (group >= 0 && group < args.count) sum += args.parts[pair * args.columns + column];
+  }
+  if (args.shared != nullptr) sum += args.shared[token * args.columns + column];
+  args.out[token * args.stride + column] = narrow_bf16(sum);
+}
+
+__global__ void gelu_sm80(const std::uint16_t* x, std::int64_t count, std::uint16_t* y) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const float value = widen_bf16(x[i]);
+  y[i] = narrow_bf16(value * (0.5f * erfcf(value * -0.70710678118654752f)));
+}
+
+// A block a row.
+__global__ void __launch_bounds__(256) quantise_rows_sm80(const std::uint16_t* x, std::int64_t stride, int columns,
+                                                          std::uint16_t* out, float* scales) {
+  __shared__ float highest[8];
+  const std::uint16_t* from = x + blockIdx.x * stride;
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < columns; i += 256) largest = fmaxf(largest, fabsf(widen_bf16(from[i])));
+  for (int offset = 16; offset > 0; offset /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, offset));
+  }
+  if (threadIdx.x % warp_size == 0) highest[threadIdx.x / warp_size] = largest;
+  __syncthreads();
+  for (int w = 0; w < 8; ++w) largest = fmaxf(largest, highest[w]);
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  for (int i = static_cast<int>(threadIdx.x); i < columns; i += 256) {
+    const float value = widen_e4m3(narrow_e4m3(widen_bf16(from[i]) / scale));
+    out[std::int64_t{blockIdx.x} * columns + i] = narrow_bf16(value);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_group_pairs(const Routing& routing, int tokens, int first_expert, int groups,
+                               const GroupLists& lists, cudaStream_t stream) {
+  if (groups > most_groups) return cudaErrorInvalidValue;
+  const int pairs = tokens * routing.experts_per_token;
+  experts_group_sm80<<<1, list_threads, 0, stream>>>(routing, pairs, first_expert, groups, lists,
+                                                     std::min(groups, pairs), prefill_tiles(pairs, groups));
+  return cudaGetLastError();
+}
+
+cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,
+                            std::uint16_t* y, cudaStream_t stream) {
+  if (rows == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((width + 255) / 256));
+  experts_activate_sm80<<<grid, 256, 0, stream>>>(packed, width, activation.alpha, activation.limit, activation.beta,
+                                                  y);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_t* y, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  gelu_sm80<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(x, count, y);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
+  if (args.tokens == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((args.columns + 255) / 256));
+  experts_combine_sm80<<<grid, 256, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_quantise_rows(const std::uint16_t* x, std::int64_t stride, int rows, int columns, std::uint16_t* out,
+                                 float* scales, cudaStream_t stream) {
+  if (rows == 0) return cudaSuccess;
+  quantise_rows_sm80<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, stride, columns, out, scales);
+  return cudaGetLastError();
+}
+
+}  // namespace m3::ops::cuda

@@ -1,0 +1,160 @@
+// Launchers of the kernels, by operation. All pointers are device memory; nothing allocates or waits. Each returns the
+// launch's error. Shapes are checked by the backend.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "src/ops/ops.h"
+
+namespace m3::ops::cuda {
+
+// A table of rows in a stored format, for `embed`.
+struct EmbedArgs {
+  Batch batch;
+  WeightMatrix table;
+  const std::int32_t* previous = nullptr;
+  std::uint16_t* residual = nullptr;
+  std::int64_t stride = 0;
+};
+cudaError_t launch_embed(const EmbedArgs& args, cudaStream_t stream);
+
+// table [T, 2 · half]: cos, then sin.
+cudaError_t launch_rotary_table(const Batch& batch, const float* inv_freq, int half, float attention_factor,
+                                float* table, std::int64_t stride, cudaStream_t stream);
+
+struct AddNormArgs {
+  int rows = 0, columns = 0;
+  std::uint16_t* residual = nullptr;
+  std::int64_t residual_stride = 0;
+  const std::uint16_t* delta = nullptr;  // null: norm only
+  std::int64_t delta_stride = 0;
+  std::uint16_t* normed = nullptr;  // null: sum only
+  std::int64_t normed_stride = 0;
+  const float* weight = nullptr;
+  const float* bias = nullptr;  // layer norm
+  float eps = 0;
+  bool gemma = false;
+};
+cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream);
+cudaError_t launch_layer_norm(const AddNormArgs& args, cudaStream_t stream);
+
+struct QkvFinishArgs {
+  Batch batch;
+  int query_heads = 0, kv_heads = 0, index_heads = 0;
+  int rotary_dim = 0;
+  float eps = 0;
+  bool gemma = false;
+  const float *q_norm = nullptr, *k_norm = nullptr, *index_q_norm = nullptr, *index_k_norm = nullptr;  // null: none
+  const std::uint16_t* packed = nullptr;
+  std::int64_t packed_stride = 0;
+  const float* table = nullptr;
+  std::int64_t table_stride = 0;
+  LayerPages pages;
+  std::uint16_t* q = nullptr;
+  std::int64_t q_stride = 0;
+  std::uint16_t* index_q = nullptr;
+  std::int64_t index_q_stride = 0;
+};
+cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream);
+
+struct SelectArgs {
+  Batch batch;
+  int heads = 0, topk = 0, init_blocks = 0, local_blocks = 0;
+  const std::int32_t* dropped = nullptr;
+  int dropped_count = 0;
+  const std::uint16_t* index_q = nullptr;
+  std::int64_t stride = 0;
+  PagePart index_k;
+  std::int32_t* block_ids = nullptr;
+  float* scores = nullptr;        // workspace
+  std::int64_t score_floats = 0;  // of it
+};
+// The least that a call takes, and what makes chunks of all tokens unless they are too many.
+std::int64_t select_score_floats(std::int64_t tokens, std::int64_t heads, std::int64_t context);
+cudaError_t launch_select_blocks(const SelectArgs& args, cudaStream_t stream);
+
+struct AttendCall {
+  Batch batch;
+  Attention args;
+  const std::uint16_t* q = nullptr;
+  std::int64_t q_stride = 0;
+  LayerPages pages;
+  const std::int32_t* block_ids = nullptr;  // sparse
+  std::uint16_t* out = nullptr;
+  std::int64_t out_stride = 0;
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
+};
+std::int64_t attend_workspace_bytes(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads,
+                                    std::int64_t context, std::int64_t topk);
+cudaError_t launch_attend_dense(const AttendCall& call, cudaStream_t stream);
+cudaError_t launch_attend_sparse(const AttendCall& call, cudaStream_t stream);
+
+// From router logits [T, experts] (overwritten).
+cudaError_t launch_choose_experts(float* logits, int tokens, int experts, const float* bias, const Routing& routing,
+                                  cudaStream_t stream);
+
+// Lists of (token, slot) pairs by expert, for matmul.h: pair = token · per_token + slot.
+struct GroupLists {
+  std::int32_t* list = nullptr;         // [pairs]
+  std::int32_t* group_begin = nullptr;  // [groups + 1]
+  std::int32_t* active = nullptr;       // [min(groups, pairs)]
+  std::int32_t* tile_group = nullptr;   // [prefill_tiles]
+  std::int32_t* tile_begin = nullptr;
+};
+cudaError_t launch_group_pairs(const Routing& routing, int tokens, int first_expert, int groups,
+                               const GroupLists& lists, cudaStream_t stream);
+
+// y [rows, width] <- swigluoai of packed [rows, 2 · width] = gate | up.
+cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,
+                            std::uint16_t* y, cudaStream_t stream);
+// y <- gelu(x), rounded, elementwise.
+cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_t* y, cudaStream_t stream);
+
+// out [T, columns] <- round(Σ slots' parts in order (+ shared)); slots of experts outside [first, first + count) absent.
+struct CombineArgs {
+  int tokens = 0, columns = 0, per_token = 0, first = 0, count = 0;
+  const std::int32_t* expert_ids = nullptr;
+  const float* parts = nullptr;   // [T · per_token, columns]
+  const float* shared = nullptr;  // [T, columns]; null: none
+  std::uint16_t* out = nullptr;
+  std::int64_t stride = 0;
+};
+cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream);
+
+// out [rows, columns] <- e4m3 values of x / scale; scales [rows] = max|x| / 448 (1 for zeros).
+cudaError_t launch_quantise_rows(const std::uint16_t* x, std::int64_t stride, int rows, int columns, std::uint16_t* out,
+                                 float* scales, cudaStream_t stream);
+
+cudaError_t launch_copy_pages(const PagePart& part, const std::int32_t* from, const std::int32_t* to, int count,
+                              cudaStream_t stream);
+
+// What a row of `sample` reads; pointers are device memory.
+struct SampleRow {
+  float temperature, top_p, min_p;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  std::int32_t top_k;
+  std::uint32_t sample;
+  std::uint64_t seed;
+  std::int64_t position;
+  const std::int32_t* prompt_ids;
+  const std::int32_t* output_ids;
+  std::int32_t prompt_count, output_count;
+  const SamplingRow::Bias* bias;
+  std::int32_t bias_count;
+  std::int32_t allowed_words;  // -1: all are allowed
+  const std::uint32_t* allowed;
+};
+// `counts` [rows, vocab]: zero before and after; null where no row has a penalty.
+cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
+                          std::uint32_t* counts, std::int32_t* ids, cudaStream_t stream);
+
+// Vision.
+cudaError_t launch_vision_rotary_table(const std::int32_t* positions, int rows, const float* inv_freq, float* table,
+                                       std::int64_t stride, cudaStream_t stream);
+cudaError_t launch_vision_qkv_finish(std::uint16_t* packed, std::int64_t stride, int rows, int heads,
+                                     const float* table, std::int64_t table_stride, cudaStream_t stream);
+
+}  // namespace m3::ops::cuda

@@ -23,30 +23,34 @@ set(M3_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 
 add_library(m3_options INTERFACE)
 target_include_directories(m3_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_SOURCE_DIR}/include")
-target_compile_options(m3_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-                                            -Wimplicit-fallthrough)
+# Options of the C++ compiler: nvcc has its own.
+function(m3_cxx_options)
+  foreach(option ${ARGN})
+    target_compile_options(m3_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${option}>)
+  endforeach()
+endfunction()
+m3_cxx_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # Kernels combine comparisons with & on purpose: it has no branch, so the loop can be vectorised.
-  target_compile_options(m3_options INTERFACE -Wno-bitwise-instead-of-logical -Wno-bitwise-conditional-parentheses)
+  m3_cxx_options(-Wno-bitwise-instead-of-logical -Wno-bitwise-conditional-parentheses)
 endif()
 if(M3_WARNINGS_AS_ERRORS)
-  target_compile_options(m3_options INTERFACE -Werror)
+  m3_cxx_options(-Werror)
 endif()
 # Results must not depend on how the compiler contracts a*b+c: the instruction-set files ask for FMA by name.
-target_compile_options(m3_options INTERFACE -ffp-contract=off)
+m3_cxx_options(-ffp-contract=off)
 # A program loads only the libraries that it calls.
 target_link_options(m3_options INTERFACE LINKER:--as-needed)
 if(M3_SANITIZE)
-  target_compile_options(m3_options INTERFACE -fsanitize=${M3_SANITIZE} -fno-omit-frame-pointer
-                                              -fno-sanitize-recover=all)
+  m3_cxx_options(-fsanitize=${M3_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(m3_options INTERFACE -fsanitize=${M3_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # g++ 12 reports values behind the sanitizers' own branches as maybe uninitialised.
-    target_compile_options(m3_options INTERFACE -Wno-maybe-uninitialized)
+    m3_cxx_options(-Wno-maybe-uninitialized)
   endif()
 endif()
 if(M3_BUILD_FUZZERS)
-  target_compile_options(m3_options INTERFACE -fsanitize=fuzzer-no-link)
+  m3_cxx_options(-fsanitize=fuzzer-no-link)
 endif()
 
 # m3_unity(TARGET): where M3_UNITY is on, the target's sources are compiled together, up to 6 at a time: most of a file's

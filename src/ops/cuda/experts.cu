@@ -12,19 +12,24 @@ constexpr int list_threads = 1024;
 constexpr int most_groups = 1024;
 
 // One block of threads: counts the pairs of each expert, places them in order of pair, and lists the experts that have
-// some and the tiles of 128 items. Pairs of experts outside the range are left out.
+// some and the tiles of 128 items. Pairs of experts without a group are left out.
 __global__ void __launch_bounds__(list_threads) experts_group_sm80(const __grid_constant__ Routing routing, int pairs,
-                                                                   int first_expert, int groups,
+                                                                   const __grid_constant__ ExpertGroups experts,
                                                                    const __grid_constant__ GroupLists lists,
                                                                    int active_size, int tiles_size) {
   __shared__ int begin[most_groups + 1];
   __shared__ int fill[most_groups];
   const int thread = static_cast<int>(threadIdx.x);
+  const int groups = experts.groups;
+  const auto group_of = [&](int pair) {
+    const int expert = routing.expert_ids[pair] - experts.first;
+    return expert >= 0 && expert < experts.count ? experts.group_of_expert[expert] : -1;
+  };
   for (int g = thread; g < groups; g += list_threads) fill[g] = 0;
   __syncthreads();
   for (int pair = thread; pair < pairs; pair += list_threads) {
-    const int group = routing.expert_ids[pair] - first_expert;
-    if (group >= 0 && group < groups) atomicAdd(&fill[group], 1);
+    const int group = group_of(pair);
+    if (group >= 0) atomicAdd(&fill[group], 1);
   }
   __syncthreads();
   if (thread == 0) {
@@ -51,7 +56,7 @@ __global__ void __launch_bounds__(list_threads) experts_group_sm80(const __grid_
     int at = begin[g];
     for (int first = 0; first < pairs; first += warp_size) {
       const int pair = first + lane;
-      const bool own = pair < pairs && routing.expert_ids[pair] - first_expert == g;
+      const bool own = pair < pairs && group_of(pair) == g;
       const unsigned votes = __ballot_sync(all_lanes, own);
       if (own) lists.list[at + __popc(votes & ((1u << lane) - 1))] = pair;
       at += __popc(votes);
@@ -117,12 +122,12 @@ __global__ void __launch_bounds__(256) quantise_rows_sm80(const std::uint16_t* x
 
 }  // namespace
 
-cudaError_t launch_group_pairs(const Routing& routing, int tokens, int first_expert, int groups,
+cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts,
                                const GroupLists& lists, cudaStream_t stream) {
-  if (groups > most_groups) return cudaErrorInvalidValue;
+  if (experts.groups > most_groups) return cudaErrorInvalidValue;
   const int pairs = tokens * routing.experts_per_token;
-  experts_group_sm80<<<1, list_threads, 0, stream>>>(routing, pairs, first_expert, groups, lists,
-                                                     std::min(groups, pairs), prefill_tiles(pairs, groups));
+  experts_group_sm80<<<1, list_threads, 0, stream>>>(routing, pairs, experts, lists, std::min(experts.groups, pairs),
+                                                     prefill_tiles(pairs, experts.groups));
   return cudaGetLastError();
 }
 

@@ -59,10 +59,12 @@ struct QkvFinishArgs {
 };
 cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream);
 
+inline constexpr int max_dropped_blocks = 256;
+
 struct SelectArgs {
   Batch batch;
   int heads = 0, topk = 0, init_blocks = 0, local_blocks = 0;
-  const std::int32_t* dropped = nullptr;
+  std::int32_t dropped[max_dropped_blocks] = {};
   int dropped_count = 0;
   const std::uint16_t* index_q = nullptr;
   std::int64_t stride = 0;
@@ -104,7 +106,12 @@ struct GroupLists {
   std::int32_t* tile_group = nullptr;   // [prefill_tiles]
   std::int32_t* tile_begin = nullptr;
 };
-cudaError_t launch_group_pairs(const Routing& routing, int tokens, int first_expert, int groups,
+// Experts first .. first + count - 1, each in a group of its own or in none (-1): those of one set of formats.
+struct ExpertGroups {
+  int first = 0, count = 0, groups = 0;
+  const std::int32_t* group_of_expert = nullptr;  // [count]
+};
+cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts,
                                const GroupLists& lists, cudaStream_t stream);
 
 // y [rows, width] <- swigluoai of packed [rows, 2 · width] = gate | up.
@@ -147,9 +154,10 @@ struct SampleRow {
   std::int32_t allowed_words;  // -1: all are allowed
   const std::uint32_t* allowed;
 };
-// `counts` [rows, vocab]: zero before and after; null where no row has a penalty.
+// `counts` [rows, vocab]: zero before and after; null where no row has a penalty. finite[r] (null: not wanted): whether
+// all logits of the row were finite at first.
 cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
-                          std::uint32_t* counts, std::int32_t* ids, cudaStream_t stream);
+                          std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream);
 
 // Vision.
 cudaError_t launch_vision_rotary_table(const std::int32_t* positions, int rows, const float* inv_freq, float* table,

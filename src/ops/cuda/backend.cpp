@@ -1,0 +1,191 @@
+#include "src/ops/cuda/backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/base/error.h"
+#include "src/base/memory_size.h"
+#include "src/ops/cuda/cuda_backend.h"
+#include "src/ops/cuda/fill_random.h"
+#include "src/ops/cuda/upload.h"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+constexpr int oldest_major = 8;  // tensor cores with bf16, asynchronous copies
+
+}  // namespace
+
+std::string no_device_reason() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return fmt::format("no GPU can be used: {}", cudaGetErrorString(error));
+  }
+  if (count == 0) return "this machine has no GPU";
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return "the GPU does not answer";
+  if (properties.major < oldest_major) {
+    return fmt::format("the GPU ({}, compute capability {}.{}) is older than 8.0", properties.name, properties.major,
+                       properties.minor);
+  }
+  return "";
+}
+
+std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
+  if (const std::string reason = no_device_reason(); !reason.empty()) fail_resource("{}", reason);
+  return std::make_unique<CudaBackend>(options);
+}
+
+CudaBackend::CudaBackend(const BackendOptions& options) : deterministic_(options.deterministic) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
+  device_name_ = fmt::format("{}, {} multiprocessors, sm_{}{}", properties.name, properties.multiProcessorCount,
+                             properties.major, properties.minor);
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  check(cudaEventCreateWithFlags(&sampled_event_, cudaEventDisableTiming), "creating an event");
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_);
+  drop_recordings();
+  cudaFreeHost(results_);
+  cudaEventDestroy(sampled_event_);
+  cudaStreamDestroy(stream_);
+}
+
+std::string CudaBackend::description() const { return fmt::format("cuda ({})", device_name_); }
+
+Memory CudaBackend::allocate(std::int64_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail_resource("the GPU has no {} left: {} are free", human_bytes(bytes), human_bytes(memory_state().free_bytes));
+  }
+  check(error, "allocating GPU memory");
+  return {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes),
+          [](std::byte* data, std::size_t) { cudaFree(data); }};
+}
+
+MemoryState CudaBackend::memory_state() const {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for the GPU's free memory");
+  return {static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
+}
+
+void CudaBackend::upload(std::byte* to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  std::copy(from.begin(), from.end(), staging_.begin(from.size()));
+  staging_.send(to, from.size(), stream_);
+}
+
+void CudaBackend::upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) {
+  upload_all(transfers, progress);
+}
+
+void CudaBackend::download(std::span<std::byte> to, const std::byte* from) {
+  if (!to.empty()) {
+    check(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
+  }
+  synchronize();
+}
+
+void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_), "waiting for the GPU"); }
+
+void CudaBackend::fill_random(std::span<std::byte> to, const RandomFill& fill) {
+  cuda::fill_random(to, fill, stream_);
+}
+
+// Passes. The first of a key runs as it is: it loads kernels and makes the tables of experts. The second is recorded,
+// the rest are played.
+bool CudaBackend::begin_pass(std::uint64_t key) {
+  recording_ = 0;
+  if (key == 0) return false;
+  Recording& recording = recordings_[key];
+  if (recording.graph != nullptr) {
+    check(cudaGraphLaunch(recording.graph, stream_), "playing a pass again");
+    return true;
+  }
+  if (recording.passes++ == 0) return false;
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a pass");
+  recording_ = key;
+  return false;
+}
+
+void CudaBackend::end_pass() {
+  if (recording_ == 0) return;
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream_, &graph), "recording a pass");
+  Recording& recording = recordings_[recording_];
+  recording_ = 0;
+  const cudaError_t error = cudaGraphInstantiate(&recording.graph, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "making a graph of a pass");
+  check(cudaGraphLaunch(recording.graph, stream_), "running a recorded pass");
+}
+
+void CudaBackend::drop_recordings() {
+  for (auto& [key, recording] : recordings_) {
+    if (recording.graph != nullptr) cudaGraphExecDestroy(recording.graph);
+  }
+  recordings_.clear();
+}
+
+std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
+  Arena arena;
+  arena.take<std::int32_t>(limits.logits_rows);
+  arena.take<std::uint8_t>(limits.logits_rows);
+  arena.take<SampleRow>(limits.logits_rows);
+  arena.take<std::uint32_t>(limits.logits_rows * limits.vocab);
+  return arena.used();
+}
+
+std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
+  const std::int64_t select = 4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context);
+  const std::int64_t attend = attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context,
+                                                     limits.topk_blocks);
+  return persistent_bytes(limits) +
+         std::max({select, attend, matmul_scratch_bytes(limits), experts_scratch_bytes(limits)}) + 64;
+}
+
+void CudaBackend::bind_workspace(std::span<std::byte> workspace, const Limits& limits) {
+  if (reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 != 0)
+    fail_internal("the workspace is not 64-byte aligned");
+  const std::int64_t needed = workspace_bytes(limits);
+  if (std::ssize(workspace) < needed) {
+    fail_internal("a workspace of {} bytes was bound where {} are needed", workspace.size(), needed);
+  }
+  synchronize();
+  drop_recordings();
+  limits_ = limits;
+  Arena arena(workspace);
+  sampled_ = arena.take<std::int32_t>(limits.logits_rows);
+  finite_ = arena.take<std::uint8_t>(limits.logits_rows);
+  sample_rows_ = arena.take<SampleRow>(limits.logits_rows);
+  token_counts_ = arena.take<std::uint32_t>(limits.logits_rows * limits.vocab);
+  scratch_ = workspace.subspan(static_cast<std::size_t>(arena.used()));
+  const auto counts = static_cast<std::size_t>(limits.logits_rows * limits.vocab) * sizeof(std::uint32_t);
+  check(cudaMemsetAsync(token_counts_, 0, counts, stream_), "clearing the sampler's counts");
+}
+
+template <typename T>
+const T* CudaBackend::stage(std::span<const T> values, DeviceBuffer& to) {
+  std::byte* device = to.reserve(values.size_bytes());
+  upload(device, std::as_bytes(values));
+  return reinterpret_cast<const T*>(device);
+}
+
+void CudaBackend::copy_pages(const PagePart& part, std::span<const std::int32_t> from,
+                             std::span<const std::int32_t> to) {
+  if (from.size() != to.size()) fail_internal("copy_pages: {} pages to {}", from.size(), to.size());
+  if (from.empty()) return;
+  const std::int32_t* sources = stage(from, page_lists_[0]);
+  const std::int32_t* targets = stage(to, page_lists_[1]);
+  check(launch_copy_pages(part, sources, targets, static_cast<int>(from.size()), stream_), "copy_pages");
+}
+
+}  // namespace m3::ops::cuda

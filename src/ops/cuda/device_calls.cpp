@@ -1,0 +1,65 @@
+#include "src/ops/cuda/device_calls.h"
+
+#include <algorithm>
+
+#include "src/base/error.h"
+
+namespace m3::ops::cuda {
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // the next call starts anew
+  if (error == cudaErrorMemoryAllocation) fail_resource("{}: the GPU is out of memory", what);
+  fail_internal("{}: CUDA says {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+DeviceBuffer::~DeviceBuffer() { cudaFree(data_); }
+
+std::byte* DeviceBuffer::reserve(std::size_t bytes) {
+  if (bytes <= size_) return data_;
+  check(cudaFree(data_), "freeing GPU memory");
+  data_ = nullptr;
+  size_ = 0;
+  const std::size_t wanted = std::max<std::size_t>(bytes + bytes / 2, 4096);
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, wanted), "growing a buffer on the GPU");
+  data_ = static_cast<std::byte*>(memory);
+  size_ = wanted;
+  return data_;
+}
+
+Staging::~Staging() {
+  for (Slot& slot : slots_) {
+    cudaFreeHost(slot.data);
+    if (slot.done != nullptr) cudaEventDestroy(slot.done);
+  }
+}
+
+std::byte* Staging::begin(std::size_t bytes) {
+  Slot& slot = slots_[next_];
+  if (slot.done == nullptr) {
+    check(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming), "creating an event");
+  } else {
+    check(cudaEventSynchronize(slot.done), "waiting for a copy to the GPU");
+  }
+  if (slot.size < bytes) {
+    check(cudaFreeHost(slot.data), "freeing pinned memory");
+    slot.data = nullptr;
+    slot.size = 0;
+    const std::size_t wanted = std::max<std::size_t>(bytes + bytes / 2, 65536);
+    void* memory = nullptr;
+    check(cudaMallocHost(&memory, wanted), "pinning memory of the host");
+    slot.data = static_cast<std::byte*>(memory);
+    slot.size = wanted;
+  }
+  return slot.data;
+}
+
+void Staging::send(std::byte* to, std::size_t bytes, cudaStream_t stream) {
+  Slot& slot = slots_[next_];
+  next_ = (next_ + 1) % slot_count;
+  check(cudaMemcpyAsync(to, slot.data, bytes, cudaMemcpyHostToDevice, stream), "a copy to the GPU");
+  check(cudaEventRecord(slot.done, stream), "recording an event");
+}
+
+}  // namespace m3::ops::cuda

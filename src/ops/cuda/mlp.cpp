@@ -1,0 +1,322 @@
+// The gated MLPs: routed experts, the shared one and dense layers as grouped products.
+#include <algorithm>
+
+#include "src/base/error.h"
+#include "src/ops/cuda/backend.h"
+#include "src/ops/host/host_backend.h"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+bool same_matrix(const WeightMatrix& a, const WeightMatrix& b) {
+  return a.values == b.values && a.scales == b.scales && a.row_scales == b.row_scales && a.format == b.format &&
+         a.rows == b.rows && a.columns == b.columns && a.tensor_scale == b.tensor_scale &&
+         a.quantized_activations == b.quantized_activations;
+}
+
+bool same_mlp(const MlpWeights& a, const MlpWeights& b) {
+  return same_matrix(a.gate, b.gate) && same_matrix(a.up, b.up) && same_matrix(a.down, b.down);
+}
+
+bool same_kind(const WeightMatrix& a, const WeightMatrix& b) {
+  return a.format == b.format && a.rows == b.rows && a.columns == b.columns &&
+         a.quantized_activations == b.quantized_activations;
+}
+
+bool same_class(const MlpWeights& a, const MlpWeights& b) {
+  return same_kind(a.gate, b.gate) && same_kind(a.up, b.up) && same_kind(a.down, b.down);
+}
+
+void check_mlp(const MlpWeights& weights, std::int64_t hidden) {
+  const std::int64_t width = weights.gate.rows;
+  if (weights.gate.columns != hidden || weights.up.columns != hidden || weights.up.rows != width ||
+      weights.down.columns != width || weights.down.rows != hidden) {
+    fail_internal("an MLP of gate [{}, {}], up [{}, {}], down [{}, {}] on a hidden size of {}", width,
+                  weights.gate.columns, weights.up.rows, weights.up.columns, weights.down.rows, weights.down.columns,
+                  hidden);
+  }
+}
+
+WeightPart part_of(const WeightMatrix& weight, std::int64_t first_column) {
+  return {weight.values,
+          weight.scales,
+          weight.row_scales,
+          weight.tensor_scale,
+          static_cast<std::int32_t>(weight.rows),
+          static_cast<std::int32_t>(first_column),
+          weight.format};
+}
+
+// The scratch memory of one MLP over `pairs` rows.
+struct MlpScratch {
+  MlpScratch(Arena& arena, std::int64_t pairs, std::int64_t hidden, std::int64_t width)
+      : packed(arena.take<std::uint16_t>(pairs * 2 * width)),
+        inner(arena.take<std::uint16_t>(pairs * width)),
+        sums(arena.take<float>(pairs * hidden)) {}
+  std::uint16_t* packed;  // [pairs, 2 · width] gate | up
+  std::uint16_t* inner;   // [pairs, width]
+  float* sums;            // [pairs, hidden], weighted
+};
+
+GroupLists take_lists(Arena& arena, std::int64_t pairs, std::int64_t groups) {
+  GroupLists lists;
+  lists.list = arena.take<std::int32_t>(pairs);
+  lists.group_begin = arena.take<std::int32_t>(groups + 1);
+  lists.active = arena.take<std::int32_t>(std::min(pairs, groups));
+  const int tiles = prefill_tiles(static_cast<int>(pairs), static_cast<int>(groups));
+  lists.tile_group = arena.take<std::int32_t>(tiles);
+  lists.tile_begin = arena.take<std::int32_t>(tiles);
+  return lists;
+}
+
+// What `tokens` rows need at most: routed and shared parts of the given widths.
+std::int64_t scratch_for(std::int64_t tokens, std::int64_t k, std::int64_t groups, std::int64_t hidden,
+                         std::int64_t width, std::int64_t shared_width) {
+  Arena arena;
+  MlpScratch(arena, tokens * k, hidden, width);
+  MlpScratch(arena, shared_width > 0 ? tokens : 0, hidden, shared_width);
+  take_lists(arena, tokens * k, groups);
+  // Quantised rows of the input, then of the inner width, of routed and shared.
+  arena.take<std::uint16_t>(tokens * hidden);
+  arena.take<float>(tokens);
+  arena.take<std::uint16_t>(tokens * std::max<std::int64_t>(k, 1) * std::max(width, shared_width));
+  arena.take<float>(tokens * std::max<std::int64_t>(k, 1));
+  return arena.used();
+}
+
+// Scratch memory is planned up to here; more tokens than fit are taken in turns.
+constexpr std::int64_t enough_scratch = std::int64_t{2} << 30;
+
+}  // namespace
+
+std::int64_t CudaBackend::experts_scratch_bytes(const Limits& limits) const {
+  const auto bytes = [&](std::int64_t tokens) {
+    return scratch_for(tokens, limits.experts_per_token, limits.experts, limits.hidden, limits.intermediate,
+                       limits.intermediate);
+  };
+  return std::max(bytes(1), std::min(bytes(limits.tokens), enough_scratch));
+}
+
+const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
+  std::unique_ptr<ExpertTable>& entry = tables_[experts.data()];
+  if (entry != nullptr && std::equal(experts.begin(), experts.end(), entry->experts.begin(), entry->experts.end(),
+                                     same_mlp)) {
+    return *entry;
+  }
+  if (recording_ != 0) fail_internal("experts: new weights inside a pass that is recorded");
+  if (entry != nullptr) synchronize();  // the old table may be in use
+  entry = std::make_unique<ExpertTable>();
+  entry->experts.assign(experts.begin(), experts.end());
+  std::vector<std::vector<std::int32_t>> maps;
+  std::vector<WeightPart> parts;
+  std::vector<std::size_t> offsets;  // of each class's four tables
+  for (const MlpWeights& expert : experts) {
+    const auto known = std::ranges::find_if(entry->classes,
+                                            [&](const ExpertClass& other) { return same_class(other.shape, expert); });
+    if (known == entry->classes.end()) entry->classes.push_back({expert, 0, nullptr, nullptr, nullptr, nullptr, nullptr});
+  }
+  for (ExpertClass& kind : entry->classes) {
+    std::vector<std::int32_t>& map = maps.emplace_back(experts.size(), -1);
+    std::vector<const MlpWeights*> members;
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      if (!same_class(kind.shape, experts[e])) continue;
+      map[e] = kind.groups++;
+      members.push_back(&experts[e]);
+    }
+    offsets.push_back(parts.size());
+    for (const MlpWeights* member : members) {
+      parts.push_back(part_of(member->gate, 0));
+      parts.push_back(part_of(member->up, member->gate.rows));
+    }
+    for (const MlpWeights* member : members) parts.push_back(part_of(member->gate, 0));
+    for (const MlpWeights* member : members) parts.push_back(part_of(member->up, member->gate.rows));
+    for (const MlpWeights* member : members) parts.push_back(part_of(member->down, 0));
+  }
+  const std::size_t part_bytes = parts.size() * sizeof(WeightPart);
+  const std::size_t map_bytes = experts.size() * sizeof(std::int32_t);
+  std::byte* memory = entry->memory.reserve(part_bytes + maps.size() * map_bytes);
+  upload(memory, std::as_bytes(std::span(parts)));
+  for (std::size_t i = 0; i < maps.size(); ++i) {
+    std::byte* map = memory + part_bytes + i * map_bytes;
+    upload(map, std::as_bytes(std::span(maps[i])));
+    ExpertClass& kind = entry->classes[i];
+    const auto groups = static_cast<std::size_t>(kind.groups);
+    const auto* table = reinterpret_cast<const WeightPart*>(memory) + offsets[i];
+    if (kind.shape.gate.format == kind.shape.up.format &&
+        kind.shape.gate.quantized_activations == kind.shape.up.quantized_activations) {
+      kind.gate_up = table;
+    }
+    kind.gate = table + 2 * groups;
+    kind.up = table + 3 * groups;
+    kind.down = table + 4 * groups;
+    kind.group_of_expert = reinterpret_cast<const std::int32_t*>(map);
+  }
+  return *entry;
+}
+
+namespace {
+
+// gate | up, activation and down of one class of experts or of one MLP.
+struct MlpRun {
+  MatmulArgs args;      // list and groups, x
+  const MlpWeights* shape = nullptr;
+  const WeightPart *gate_up = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;  // groups' tables
+  std::int64_t rows = 0;  // of packed, inner and sums
+};
+
+}  // namespace
+
+void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int first, const ExpertTable* table,
+                              const MlpWeights* shared, float scaling, const Activation& activation,
+                              const Tensor& out) {
+  const std::int64_t tokens = hidden.rows;
+  const std::int64_t columns = hidden.columns;
+  const std::int64_t k = table != nullptr ? routing.experts_per_token : 0;
+  std::int64_t width = 0;
+  std::int64_t groups = 0;
+  if (table != nullptr) {
+    for (const ExpertClass& kind : table->classes) {
+      width = std::max(width, kind.shape.gate.rows);
+      groups = std::max<std::int64_t>(groups, kind.groups);
+    }
+  }
+  const std::int64_t shared_width = shared != nullptr ? shared->gate.rows : 0;
+  Arena arena = scratch();
+  const MlpScratch routed(arena, tokens * k, columns, width);
+  const MlpScratch alone(arena, shared != nullptr ? tokens : 0, columns, shared_width);
+  const GroupLists lists = take_lists(arena, tokens * k, groups);
+  const auto* x = reinterpret_cast<const std::uint16_t*>(hidden.data);
+
+  const auto run = [&](const MlpRun& mlp, const MlpScratch& memory) {
+    Arena quantised = arena;  // each product's own, in turn
+    const MlpWeights& shape = *mlp.shape;
+    MatmulArgs args = mlp.args;
+    args.columns = static_cast<int>(columns);
+    args.store = Store::bf16;
+    args.out = memory.packed;
+    args.out_stride = 2 * shape.gate.rows;
+    const auto product = [&](std::span<const WeightMatrix> weights, const WeightPart* group_table,
+                             std::int64_t first_column, const std::uint16_t* from, std::int64_t stride,
+                             std::int64_t rows) {
+      args.table = group_table;
+      args.parts = 0;
+      for (const WeightMatrix& weight : weights) {
+        args.inline_parts[args.parts++] = part_of(weight, first_column);
+        first_column += weight.rows;
+      }
+      Arena own = quantised;
+      const Activations activations = activations_for(weights.front().quantized_activations, from, stride, rows,
+                                                      weights.front().columns, own);
+      args.x = activations.data;
+      args.x_stride = activations.stride;
+      args.token_scales = activations.scales;
+      check(matmul(args, stream_), "experts");
+    };
+    const bool together = mlp.args.groups == 0 ? shape.gate.quantized_activations == shape.up.quantized_activations
+                                               : mlp.gate_up != nullptr;
+    if (together) {
+      const WeightMatrix both[] = {shape.gate, shape.up};
+      product(both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
+    } else {
+      product({&shape.gate, 1}, mlp.gate, 0, x, hidden.row_stride, tokens);
+      product({&shape.up, 1}, mlp.up, shape.gate.rows, x, hidden.row_stride, tokens);
+    }
+    const auto rows = static_cast<int>(mlp.rows);
+    check(launch_activate(memory.packed, rows, static_cast<int>(shape.gate.rows), activation, memory.inner, stream_),
+          "experts: activation");
+    args.list_divisor = 1;
+    args.columns = static_cast<int>(shape.gate.rows);
+    args.store = mlp.args.pair_weights != nullptr ? Store::weighted : Store::f32;
+    args.out = memory.sums;
+    args.out_stride = columns;
+    product({&shape.down, 1}, mlp.down, 0, memory.inner, shape.gate.rows, mlp.rows);
+  };
+
+  if (k > 0) {
+    for (const ExpertClass& kind : table->classes) {
+      const ExpertGroups kinds{first, static_cast<int>(table->experts.size()), kind.groups, kind.group_of_expert};
+      check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
+      MlpRun mlp;
+      mlp.shape = &kind.shape;
+      mlp.gate_up = kind.gate_up;
+      mlp.gate = kind.gate;
+      mlp.up = kind.up;
+      mlp.down = kind.down;
+      mlp.rows = tokens * k;
+      mlp.args.items = static_cast<std::int32_t>(tokens * k);
+      mlp.args.groups = kind.groups;
+      mlp.args.list = lists.list;
+      mlp.args.list_divisor = static_cast<int>(k);
+      mlp.args.result_by_list = true;
+      mlp.args.group_begin = lists.group_begin;
+      mlp.args.active = lists.active;
+      mlp.args.tile_group = lists.tile_group;
+      mlp.args.tile_begin = lists.tile_begin;
+      mlp.args.pair_weights = routing.expert_weights;
+      mlp.args.scaling = scaling;
+      run(mlp, routed);
+    }
+  }
+  if (shared != nullptr) {
+    MlpRun mlp;
+    mlp.shape = shared;
+    mlp.rows = tokens;
+    mlp.args.items = static_cast<std::int32_t>(tokens);
+    run(mlp, alone);
+  }
+  CombineArgs combine;
+  combine.tokens = static_cast<int>(tokens);
+  combine.columns = static_cast<int>(columns);
+  combine.per_token = static_cast<int>(k);
+  combine.first = first;
+  combine.count = table != nullptr ? static_cast<int>(table->experts.size()) : 0;
+  combine.expert_ids = routing.expert_ids;
+  combine.parts = routed.sums;
+  combine.shared = shared != nullptr ? alone.sums : nullptr;
+  combine.out = reinterpret_cast<std::uint16_t*>(out.data);
+  combine.stride = out.row_stride;
+  check(launch_combine(combine, stream_), "experts: sum");
+}
+
+void CudaBackend::experts(const Tensor& hidden, const Routing& routing, int first, std::span<const MlpWeights> experts,
+                          const MlpWeights* shared, float routed_scaling_factor, const Activation& activation,
+                          const Tensor& out) {
+  check_tensor(hidden, DType::bf16, hidden.rows, hidden.columns, "experts: hidden");
+  check_tensor(out, DType::bf16, hidden.rows, hidden.columns, "experts: out");
+  std::int64_t width = 0;
+  for (const MlpWeights& expert : experts) {
+    check_mlp(expert, hidden.columns);
+    width = std::max(width, expert.gate.rows);
+  }
+  if (shared != nullptr) check_mlp(*shared, hidden.columns);
+  const std::int64_t k = experts.empty() ? 0 : routing.experts_per_token;
+  const ExpertTable* table = k > 0 ? &table_of(experts) : nullptr;
+  // As many tokens at a time as the scratch memory holds.
+  const auto bytes = [&](std::int64_t tokens) {
+    return scratch_for(tokens, k, std::ssize(experts), hidden.columns, width, shared != nullptr ? shared->gate.rows : 0);
+  };
+  std::int64_t turn = hidden.rows;
+  while (turn > 1 && bytes(turn) > std::ssize(scratch_)) turn = (turn + 1) / 2;
+  for (std::int64_t begin = 0; begin < hidden.rows; begin += turn) {
+    const std::int64_t count = std::min(turn, hidden.rows - begin);
+    Tensor rows = hidden, results = out;
+    rows.data = hidden.row(begin);
+    results.data = out.row(begin);
+    rows.rows = results.rows = count;
+    Routing part = routing;
+    if (k > 0) {
+      part.expert_ids += begin * k;
+      part.expert_weights += begin * k;
+    }
+    run_experts(rows, part, first, table, shared, routed_scaling_factor, activation, results);
+  }
+}
+
+// A dense layer's MLP is a shared expert without routed ones.
+void CudaBackend::mlp(const Tensor& hidden, const MlpWeights& weights, const Activation& activation,
+                      const Tensor& out) {
+  experts(hidden, Routing{}, 0, {}, &weights, 1.0f, activation, out);
+}
+
+}  // namespace m3::ops::cuda

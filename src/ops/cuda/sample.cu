@@ -1,0 +1,308 @@
+#include "src/ops/cuda/device.cuh"
+#include "src/ops/cuda/kernels.h"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+constexpr int sample_threads = 1024;
+constexpr int sample_warps = sample_threads / warp_size;
+
+__device__ bool drawable(float logit) { return fabsf(logit) <= 3.402823466e38f; }
+
+// Orders floats as integers; 0 for what cannot be drawn.
+__device__ std::uint32_t key_of(float value) {
+  if (!drawable(value)) return 0;
+  std::uint32_t bits = __float_as_uint(value);
+  if (bits == 0x80000000u) bits = 0;  // -0 ties with 0
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Uniform in [0, 1) with 53 random bits: host/sampler's draw (Philox 4x32-10).
+__device__ double uniform_draw(std::uint64_t seed, std::uint32_t sample, std::int64_t position) {
+  std::uint32_t counter[4] = {static_cast<std::uint32_t>(position),
+                              static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), sample, 0};
+  std::uint32_t key[2] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+    const std::uint32_t next[4] = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+                                   static_cast<std::uint32_t>(product1),
+                                   static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
+                                   static_cast<std::uint32_t>(product0)};
+    for (int i = 0; i < 4; ++i) counter[i] = next[i];
+    key[0] += 0x9E3779B9u;
+    key[1] += 0xBB67AE85u;
+  }
+  const std::uint64_t bits = (std::uint64_t{counter[0]} << 32 | counter[1]) >> 11;
+  return static_cast<double>(bits) * 0x1p-53;
+}
+
+struct Shared {
+  std::uint64_t warps[sample_warps];
+  std::uint64_t bins[256];
+  std::uint64_t total;
+  std::uint32_t prefix;
+  std::uint64_t above;
+  std::uint64_t at;
+};
+
+__device__ std::uint64_t block_highest(std::uint64_t value, Shared& shared) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const std::uint64_t other = __shfl_xor_sync(all_lanes, value, offset);
+    value = other > value ? other : value;
+  }
+  __syncthreads();
+  if (threadIdx.x % warp_size == 0) shared.warps[threadIdx.x / warp_size] = value;
+  __syncthreads();
+  std::uint64_t highest = 0;
+  for (int w = 0; w < sample_warps; ++w) highest = shared.warps[w] > highest ? shared.warps[w] : highest;
+  return highest;
+}
+
+// What the threads before this one hold together, and the sum of all in shared.total.
+__device__ std::uint64_t block_before(std::uint64_t value, Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+  std::uint64_t sum = value;
+  for (int offset = 1; offset < warp_size; offset *= 2) {
+    const std::uint64_t other = __shfl_up_sync(all_lanes, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  __syncthreads();
+  if (lane == warp_size - 1) shared.warps[warp] = sum;
+  __syncthreads();
+  std::uint64_t before = 0, total = 0;
+  for (int w = 0; w < sample_warps; ++w) {
+    if (w < warp) before += shared.warps[w];
+    total += shared.warps[w];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) shared.total = total;
+  __syncthreads();
+  return before + sum - value;
+}
+
+// The place in the order of keys where the amounts of the ids, summed from the highest key down, first reach `wanted`:
+// shared.prefix is that key, shared.above the sum over higher keys, shared.at the sum over ids of that very key. Amounts
+// are integers, so that their order does not matter. `wanted` is at most the sum of all.
+template <typename Amount>
+__device__ void find_key(const float* logits, int vocab, std::uint64_t wanted, Shared& shared, const Amount& amount) {
+  std::uint32_t prefix = 0;
+  std::uint64_t above = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = static_cast<int>(threadIdx.x); i < 256; i += sample_threads) shared.bins[i] = 0;
+    __syncthreads();
+    for (int id = static_cast<int>(threadIdx.x); id < vocab; id += sample_threads) {
+      const std::uint32_t key = key_of(logits[id]);
+      if (key == 0 || (shift < 24 && key >> (shift + 8) != prefix)) continue;
+      const std::uint64_t own = amount(id, key);
+      if (own > 0) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(&shared.bins[key >> shift & 255u]),
+                  static_cast<unsigned long long>(own));
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int bin = 255;
+      while (bin > 0 && above + shared.bins[bin] < wanted) above += shared.bins[bin--];
+      shared.prefix = prefix << 8 | static_cast<std::uint32_t>(bin);
+      shared.above = above;
+      shared.at = shared.bins[bin];
+    }
+    __syncthreads();
+    prefix = shared.prefix;
+    above = shared.above;
+    __syncthreads();
+  }
+}
+
+// A block of threads a row: host/sampler's sample_row. Weights are integers of 40 bits below the highest one's, so that
+// sums do not depend on their order; the host's are doubles, which agree but for draws within 2^-38 of a border.
+__global__ void __launch_bounds__(sample_threads) sample_row_sm80(float* all_logits, std::int64_t stride, int vocab,
+                                                                  const SampleRow* rows, std::uint32_t* all_counts,
+                                                                  std::int32_t* ids, std::uint8_t* finite) {
+  __shared__ Shared shared;
+  const SampleRow row = rows[blockIdx.x];
+  float* logits = all_logits + blockIdx.x * stride;
+  std::uint32_t* counts = all_counts + std::int64_t{blockIdx.x} * vocab;
+  const int thread = static_cast<int>(threadIdx.x);
+
+  if (finite != nullptr) {
+    bool all = true;
+    for (int id = thread; id < vocab; id += sample_threads) all = all && drawable(logits[id]);
+    const int every = __syncthreads_and(all ? 1 : 0);
+    if (thread == 0) finite[blockIdx.x] = every != 0 ? 1 : 0;
+  }
+
+  // Each different id of a history once: the thread that finds its count at zero again leaves it there.
+  const auto count_ids = [&](const std::int32_t* history, int length) {
+    for (int i = thread; i < length; i += sample_threads) {
+      const int id = history[i];
+      if (id >= 0 && id < vocab) atomicAdd(&counts[id], 1u);
+    }
+  };
+  const auto for_each_counted = [&](const std::int32_t* history, int length, const auto& apply) {
+    for (int i = thread; i < length; i += sample_threads) {
+      const int id = history[i];
+      if (id < 0 || id >= vocab) continue;
+      const std::uint32_t times = atomicExch(&counts[id], 0u);
+      if (times > 0) apply(id, times);
+    }
+  };
+  if (row.repetition_penalty != 1) {
+    count_ids(row.prompt_ids, row.prompt_count);
+    count_ids(row.output_ids, row.output_count);
+    __syncthreads();
+    const auto apply = [&](int id, std::uint32_t) {
+      const float logit = logits[id];
+      logits[id] = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+    };
+    for_each_counted(row.prompt_ids, row.prompt_count, apply);
+    for_each_counted(row.output_ids, row.output_count, apply);
+    __syncthreads();
+  }
+  if (row.presence_penalty != 0 || row.frequency_penalty != 0) {
+    count_ids(row.output_ids, row.output_count);
+    __syncthreads();
+    for_each_counted(row.output_ids, row.output_count, [&](int id, std::uint32_t times) {
+      logits[id] -= __fadd_rn(row.presence_penalty, __fmul_rn(row.frequency_penalty, static_cast<float>(times)));
+    });
+    __syncthreads();
+  }
+  if (row.bias_count > 0) {
+    if (thread == 0) {  // in order: an id may come twice
+      for (int i = 0; i < row.bias_count; ++i) {
+        const int id = row.bias[i].id;
+        if (id >= 0 && id < vocab) logits[id] += row.bias[i].value;
+      }
+    }
+    __syncthreads();
+  }
+  if (row.allowed_words >= 0) {
+    for (int id = thread; id < vocab; id += sample_threads) {
+      const std::uint32_t bits = id / 32 < row.allowed_words ? row.allowed[id / 32] : 0u;
+      if ((bits >> (id % 32) & 1u) == 0) logits[id] = -__builtin_huge_valf();
+    }
+    __syncthreads();
+  }
+
+  std::uint64_t best = 0;
+  for (int id = thread; id < vocab; id += sample_threads) {
+    const std::uint32_t key = key_of(logits[id]);
+    const std::uint64_t rank = std::uint64_t{key} << 32 | (0xffffffffu - static_cast<std::uint32_t>(id));
+    if (key != 0 && rank > best) best = rank;
+  }
+  best = block_highest(best, shared);
+  const int best_id = best == 0 ? -1 : static_cast<int>(0xffffffffu - static_cast<std::uint32_t>(best));
+  if (best_id < 0 || row.temperature <= 0) {
+    if (thread == 0) ids[blockIdx.x] = best_id;
+    return;
+  }
+
+  const float maximum = logits[best_id];
+  const auto weight = [&](int id) { return expf((logits[id] - maximum) / row.temperature); };
+  const auto amount = [&](int id) { return static_cast<std::uint64_t>(static_cast<double>(weight(id)) * 0x1p40); };
+  // What is kept: keys above `least`, and the first `ties` ids (in order) of that very key.
+  std::uint32_t least = 0;
+  std::uint64_t ties = 0;
+  if (row.top_k > 0 && row.top_k < vocab) {
+    std::uint64_t all = 0;
+    for (int id = thread; id < vocab; id += sample_threads) all += key_of(logits[id]) != 0 ? 1 : 0;
+    block_before(all, shared);
+    const std::uint64_t drawable_ids = shared.total;
+    __syncthreads();
+    if (drawable_ids > static_cast<std::uint64_t>(row.top_k)) {
+      find_key(logits, vocab, static_cast<std::uint64_t>(row.top_k), shared, [](int, std::uint32_t) { return 1u; });
+      least = shared.prefix;
+      ties = static_cast<std::uint64_t>(row.top_k) - shared.above;
+      __syncthreads();
+    }
+  }
+  if (row.top_p < 1) {
+    // Over what top-k kept: its ties weigh the same, so only their number matters.
+    const auto kept_amount = [&](int id, std::uint32_t key) -> std::uint64_t { return key > least ? amount(id) : 0; };
+    std::uint64_t own = 0;
+    std::uint64_t tie_amount = 0;
+    for (int id = thread; id < vocab; id += sample_threads) {
+      const std::uint32_t key = key_of(logits[id]);
+      if (key != 0) own += kept_amount(id, key);
+      if (least != 0 && key == least) tie_amount = amount(id);
+    }
+    block_before(own, shared);
+    const std::uint64_t above = shared.total;
+    __syncthreads();
+    tie_amount = block_highest(tie_amount, shared);
+    const std::uint64_t total = above + ties * tie_amount;
+    auto wanted = static_cast<std::uint64_t>(ceil(static_cast<double>(row.top_p) * static_cast<double>(total)));
+    if (wanted < 1) wanted = 1;
+    if (wanted > total) wanted = total;
+    if (wanted <= above) {
+      find_key(logits, vocab, wanted, shared, kept_amount);
+      least = shared.prefix;
+      const std::uint64_t missing = wanted - shared.above;
+      __syncthreads();
+      std::uint64_t tie = 0;
+      for (int id = thread; id < vocab; id += sample_threads) {  // all ties weigh the same
+        if (key_of(logits[id]) == least) tie = amount(id);
+      }
+      tie = block_highest(tie, shared);
+      const std::uint64_t each = tie > 0 ? tie : 1;
+      ties = (missing + each - 1) / each;
+      __syncthreads();
+    } else if (tie_amount > 0) {
+      ties = (wanted - above + tie_amount - 1) / tie_amount;
+    }
+  }
+
+  // Candidates in order of id: each thread a run of ids.
+  const int run = (vocab + sample_threads - 1) / sample_threads;
+  const int first = thread * run;
+  const int last = min(vocab, first + run);
+  std::uint64_t own_ties = 0;
+  for (int id = first; id < last; ++id) own_ties += least != 0 && key_of(logits[id]) == least ? 1 : 0;
+  const std::uint64_t ties_before = block_before(own_ties, shared);
+  const auto kept = [&](int id, std::uint64_t& seen) -> std::uint64_t {
+    const std::uint32_t key = key_of(logits[id]);
+    if (key == 0 || key < least) return 0;
+    if (key == least && least != 0 && seen++ >= ties) return 0;
+    const float value = weight(id);
+    if (row.min_p > 0 && value < row.min_p) return 0;
+    return static_cast<std::uint64_t>(static_cast<double>(value) * 0x1p40);
+  };
+  std::uint64_t own = 0;
+  std::uint64_t seen = ties_before;
+  for (int id = first; id < last; ++id) own += kept(id, seen);
+  const std::uint64_t before = block_before(own, shared);
+  const std::uint64_t total = shared.total;
+  const double draw = uniform_draw(row.seed, row.sample, row.position);
+  if (total == 0) {  // min-p above one
+    if (thread == 0) ids[blockIdx.x] = best_id;
+    return;
+  }
+  auto target = static_cast<std::uint64_t>(draw * static_cast<double>(total));
+  if (target >= total) target = total - 1;
+  if (before <= target && target < before + own) {
+    std::uint64_t sum = before;
+    seen = ties_before;
+    for (int id = first; id < last; ++id) {
+      sum += kept(id, seen);
+      if (sum > target) {
+        ids[blockIdx.x] = id;
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
+                          std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  sample_row_sm80<<<static_cast<unsigned>(count), sample_threads, 0, stream>>>(logits, stride, vocab, rows, counts,
+                                                                              ids, finite);
+  return cudaGetLastError();
+}
+
+}  // namespace m3::ops::cuda

@@ -1,0 +1,204 @@
+// route, experts and mlp.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/gpu/rig.h"
+
+namespace m3::test::gpu {
+
+namespace {
+
+// Two bf16 roundings inside (gate and up, activation) and one at the end: the same bound as for the CPU's.
+constexpr double tolerance = 6e-3;
+
+struct Layer {
+  Layer(Random& random, WeightFormat format, std::int64_t hidden, std::int64_t width, int count) {
+    for (int i = 0; i < count; ++i) add(random, format, hidden, width);
+  }
+  void add(Random& random, WeightFormat format, std::int64_t hidden, std::int64_t width) {
+    for (int part = 0; part < 3; ++part) {
+      Weight& weight = part < 2 ? matrices.emplace_back(random, format, width, hidden, false)
+                                : matrices.emplace_back(random, format, hidden, width, false);
+      // Outputs of about 1.
+      std::vector<float> row(static_cast<std::size_t>(weight.view.columns));
+      widen_row(weight.view, 0, row.data());
+      double squares = 0;
+      for (const float value : row) squares += double{value} * value;
+      if (format == WeightFormat::fp8 || format == WeightFormat::nvfp4) {
+        weight.view.tensor_scale *= static_cast<float>(1 / std::sqrt(squares));
+      }
+    }
+    const std::size_t n = matrices.size();
+    experts.push_back({matrices[n - 3].view, matrices[n - 2].view, matrices[n - 1].view});
+  }
+  std::deque<Weight> matrices;
+  std::vector<ops::MlpWeights> experts;
+};
+
+struct Choice {
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+};
+
+// `loads`: 0 any experts; 1 all tokens choose the first ones.
+Choice random_choice(Random& random, std::int64_t tokens, int experts, int k, int loads) {
+  Choice choice;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    std::vector<std::int32_t> order(static_cast<std::size_t>(experts));
+    std::iota(order.begin(), order.end(), 0);
+    if (loads == 0) std::shuffle(order.begin(), order.end(), random);
+    order.resize(static_cast<std::size_t>(k));
+    std::sort(order.begin(), order.end());
+    choice.ids.insert(choice.ids.end(), order.begin(), order.end());
+    for (int i = 0; i < k; ++i) choice.weights.push_back(static_cast<float>(1 + random() % 7) / 16);
+  }
+  return choice;
+}
+
+struct Run {
+  std::int64_t tokens, hidden, width;
+  int experts, k, first, count;
+  bool shared;
+  int loads = 0;
+  WeightFormat shared_format = WeightFormat::bf16;
+};
+
+ops::Limits limits_for(const Run& run) {
+  ops::Limits limits;
+  limits.tokens = limits.sequences = run.tokens;
+  limits.hidden = run.hidden;
+  limits.intermediate = run.width;
+  limits.experts = run.experts;
+  limits.experts_per_token = run.k;
+  return limits;
+}
+
+void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run, const std::string& name) {
+  Random random(static_cast<unsigned>(run.tokens) + 1);
+  Layer layer(random, format, run.hidden, run.width, run.experts);
+  layer.add(random, run.shared_format, run.hidden, run.width);
+  const std::vector<float> x = normal_values(random, run.tokens * run.hidden);
+  Choice choice = random_choice(random, run.tokens, run.experts, run.k, run.loads);
+  const std::span<const ops::MlpWeights> routed(layer.experts.data() + run.first, static_cast<std::size_t>(run.count));
+  const ops::MlpWeights* shared = run.shared ? &layer.experts.back() : nullptr;
+  Matrix hidden(DType::f32, run.tokens, run.hidden, x), expected(DType::f32, run.tokens, run.hidden);
+  const ops::Activation activation;
+  judge(limits_for(run)).experts(hidden.view(), {run.k, choice.ids.data(), choice.weights.data()}, run.first, routed,
+                                 shared, 2.0f, activation, expected.view());
+  rig.bind(limits_for(run));
+  std::vector<ops::MlpWeights> placed;
+  for (const ops::MlpWeights& expert : routed) placed.push_back(rig.place(expert));
+  ops::MlpWeights placed_shared;
+  if (run.shared) placed_shared = rig.place(*shared);
+  DeviceMatrix hidden2(rig, DType::bf16, run.tokens, run.hidden, x), out(rig, DType::bf16, run.tokens, run.hidden);
+  const ops::Routing routing{run.k, rig.place(choice.ids), rig.place(choice.weights)};
+  rig->experts(hidden2.view(), routing, run.first, placed, run.shared ? &placed_shared : nullptr, 2.0f, activation,
+               out.view());
+  const std::string what = std::to_string(run.tokens) + " tokens, " + std::to_string(run.hidden) + " × " +
+                           std::to_string(run.width) + ", load " + std::to_string(run.loads) + ", first " +
+                           std::to_string(run.first);
+  results.add("experts", name, norm_error(out.values(), expected.values(), tolerance), "6e-3 of the norm", what);
+  if (run.tokens > 20) {
+    // The first tokens alone: the same bits.
+    const std::int64_t some = 11;
+    DeviceMatrix hidden3(rig, DType::bf16, some, run.hidden, std::vector<float>(x.begin(), x.begin() + some * run.hidden));
+    DeviceMatrix out3(rig, DType::bf16, some, run.hidden);
+    rig->experts(hidden3.view(), routing, run.first, placed, run.shared ? &placed_shared : nullptr, 2.0f, activation,
+                 out3.view());
+    const std::vector<float> all = out.values(), few = out3.values();
+    results.add_exact("experts", "invariance", std::equal(few.begin(), few.end(), all.begin()), name + " " + what);
+  }
+  rig.clear(results, "experts");
+}
+
+void test_mlp(Rig& rig, Results& results, WeightFormat format) {
+  Random random(9);
+  for (const std::int64_t tokens : {1, 40}) {
+    const Run run{tokens, 320, 1024, 1, 1, 0, 0, true};
+    Layer layer(random, format, 320, 1024, 1);
+    const std::vector<float> x = normal_values(random, tokens * 320);
+    Matrix hidden(DType::f32, tokens, 320, x), expected(DType::f32, tokens, 320);
+    judge(limits_for(run)).mlp(hidden.view(), layer.experts[0], {}, expected.view());
+    rig.bind(limits_for(run));
+    DeviceMatrix hidden2(rig, DType::bf16, tokens, 320, x), out(rig, DType::bf16, tokens, 320);
+    rig->mlp(hidden2.view(), rig.place(layer.experts[0]), {}, out.view());
+    results.add("mlp", std::string(weight_format_name(format)), norm_error(out.values(), expected.values(), tolerance),
+                "6e-3 of the norm", std::to_string(tokens) + " tokens");
+    rig.clear(results, "mlp");
+  }
+}
+
+void test_route(Rig& rig, Results& results) {
+  Random random(5);
+  for (const WeightFormat format : {WeightFormat::f32, WeightFormat::bf16}) {
+    for (const std::int64_t tokens : {1, 33, 300}) {
+      for (const std::int64_t columns : {6144, 320, 100}) {
+        const int experts = 128, k = 4;
+        const Weight gate(random, format, experts, columns, false);
+        const std::vector<float> bias = fp32_values(random, experts, 0.1f);
+        const std::vector<float> x = normal_values(random, tokens * columns);
+        Run run{tokens, columns, 0, experts, k, 0, 0, false};
+        std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens * k));
+        std::vector<float> weights(ids.size());
+        Matrix hidden(DType::f32, tokens, columns, x);
+        judge(limits_for(run)).route(hidden.view(), gate.view, bias, {k, ids.data(), weights.data()});
+        rig.bind(limits_for(run));
+        DeviceMatrix hidden2(rig, DType::bf16, tokens, columns, x);
+        auto* ids2 = reinterpret_cast<std::int32_t*>(rig.reserve(ids.size() * 4));
+        auto* weights2 = reinterpret_cast<float*>(rig.reserve(ids.size() * 4));
+        rig->route(hidden2.view(), rig.place(gate.view), rig.floats(bias), {k, ids2, weights2});
+        const std::string what = std::to_string(tokens) + " tokens, " + std::to_string(columns) + " columns";
+        const std::string name(weight_format_name(format));
+        const auto actual = rig.download(ids2, ids.size());
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < ids.size(); ++i) wrong += ids[i] != actual[i] ? 1 : 0;
+        results.add_exact("route", name + " ids", wrong == 0, what + ": " + std::to_string(wrong) + " differ");
+        if (wrong == 0) {
+          // Logits of size |x·w| ≈ 4 err by 2^-20 of that; p / Σp by as much.
+          results.add("route", name, absolute_error(rig.download(weights2, ids.size()), weights, 4e-6), "4e-6", what);
+        }
+        rig.clear(results, "route");
+      }
+    }
+  }
+  // Ties go to the lower id, NaN last.
+  std::vector<float> rows(6 * 64);
+  const std::vector<float> same = normal_values(random, 64);
+  for (std::size_t e = 0; e < 6; ++e) std::copy(same.begin(), same.end(), rows.begin() + static_cast<std::ptrdiff_t>(e * 64));
+  std::fill(rows.begin(), rows.begin() + 64, NAN);
+  WeightMatrix gate;
+  gate.format = WeightFormat::f32;
+  gate.rows = 6;
+  gate.columns = 64;
+  gate.values = reinterpret_cast<const std::byte*>(rows.data());
+  rig.bind(limits_for({1, 64, 0, 6, 3, 0, 0, false}));
+  DeviceMatrix hidden(rig, DType::bf16, 1, 64, same);
+  auto* ids = reinterpret_cast<std::int32_t*>(rig.reserve(12));
+  auto* weights = reinterpret_cast<float*>(rig.reserve(12));
+  rig->route(hidden.view(), rig.place(gate), {}, {3, ids, weights});
+  results.add_exact("route", "ties", rig.download(ids, 3) == std::vector<std::int32_t>({1, 2, 3}), "");
+  rig.clear(results, "route");
+}
+
+}  // namespace
+
+void test_experts(Rig& rig, Results& results, const Options& options) {
+  test_route(rig, results);
+  for (const WeightFormat format : all_formats) {
+    const std::string name(weight_format_name(format));
+    std::vector<Run> runs = {{1, 128, 64, 8, 3, 0, 8, true}, {11, 128, 64, 8, 3, 2, 4, false}};
+    if (!options.quick) {
+      runs.insert(runs.end(), {{2, 96, 64, 8, 3, 0, 8, true, 0, WeightFormat::mxfp8},
+                               {30, 320, 128, 8, 2, 0, 8, true, 0, WeightFormat::mxfp8},
+                               {300, 320, 128, 8, 3, 0, 8, true},
+                               {40, 128, 192, 9, 3, 0, 9, true, 1},
+                               {700, 128, 64, 12, 4, 3, 6, true, 0, format}});
+    }
+    for (const Run& run : runs) test_format(rig, results, format, run, name);
+    test_mlp(rig, results, format);
+  }
+  if (!options.quick) test_format(rig, results, WeightFormat::mxfp4, {8, 6144, 3072, 6, 4, 0, 6, true, 0, WeightFormat::mxfp8}, "true widths");
+}
+
+}  // namespace m3::test::gpu

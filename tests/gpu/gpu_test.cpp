@@ -1,0 +1,60 @@
+// Every text operation of the CUDA backend against the scalar judge, on the GPU of this machine. Fails where there is
+// none. gpu_test [--quick] [--filter NAME] [--deterministic]
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "src/ops/cuda/cuda_backend.h"
+#include "tests/gpu/rig.h"
+
+namespace {
+
+using namespace m3::test::gpu;
+
+struct Group {
+  const char* name;
+  void (*run)(Rig&, Results&, const Options&);
+};
+
+constexpr Group groups[] = {{"rows", test_rows},           {"linear", test_linear},   {"qkv", test_qkv},
+                            {"select", test_select},       {"attention", test_attention}, {"experts", test_experts},
+                            {"sample", test_sample}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  bool deterministic = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      options.quick = true;
+    } else if (std::strcmp(argv[i], "--deterministic") == 0) {
+      deterministic = true;
+    } else if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
+      options.filter = argv[++i];
+    } else {
+      std::fprintf(stderr, "gpu_test [--quick] [--deterministic] [--filter rows|linear|qkv|select|attention|experts|sample]\n");
+      return 2;
+    }
+  }
+  if (const std::string reason = m3::ops::cuda::no_device_reason(); !reason.empty()) {
+    std::fprintf(stderr, "gpu_test: %s\n", reason.c_str());
+    return 1;
+  }
+  Results results;
+  try {
+    Rig rig(deterministic);
+    std::printf("%s\n", rig->description().c_str());
+    for (const Group& group : groups) {
+      if (!options.filter.empty() && options.filter != group.name) continue;
+      try {
+        group.run(rig, results, options);
+      } catch (const std::exception& error) {
+        results.add_exact(group.name, "all", false, error.what());
+      }
+    }
+  } catch (const std::exception& error) {
+    results.add_exact("set-up", "all", false, error.what());
+  }
+  return results.print() ? 0 : 1;
+}

@@ -1,0 +1,177 @@
+// linear and logits.
+#include <cmath>
+
+#include "tests/gpu/rig.h"
+
+namespace m3::test::gpu {
+
+namespace {
+
+struct Shape {
+  std::int64_t tokens, rows, columns;
+};
+
+ops::Limits limits_for(std::int64_t tokens, std::int64_t columns, std::int64_t rows) {
+  ops::Limits limits;
+  limits.tokens = limits.sequences = limits.logits_rows = tokens;
+  limits.hidden = columns;
+  limits.widest_linear = limits.vocab = rows;
+  return limits;
+}
+
+// fp32 sums in two orders, the tensor cores' truncated: each errs by some K · 2^-24 · |x·w| at most, of independent terms
+// √K of that; 2^-18 of the largest row's norm leaves a wide margin (tests/ops/linear_test.cpp has the same).
+double sum_tolerance(const WeightMatrix& weight) {
+  std::vector<float> row(static_cast<std::size_t>(weight.columns));
+  double norm = 0;
+  for (std::int64_t r = 0; r < std::min<std::int64_t>(weight.rows, 64); ++r) {
+    widen_row(weight, r, row.data());
+    double squares = 0;
+    for (const float value : row) squares += double{value} * value;
+    norm = std::max(norm, std::sqrt(squares));
+  }
+  return norm * std::sqrt(static_cast<double>(weight.columns)) * 0x1p-18;
+}
+
+std::vector<float> run(Rig& rig, const std::vector<float>& x, std::int64_t tokens,
+                       const std::vector<WeightMatrix>& placed, int padding) {
+  std::int64_t rows = 0;
+  for (const WeightMatrix& weight : placed) rows += weight.rows;
+  DeviceMatrix input(rig, DType::bf16, tokens, placed[0].columns, x, padding);
+  DeviceMatrix out(rig, DType::bf16, tokens, rows, padding);
+  rig->linear(input.view(), placed, out.view());
+  return out.values();
+}
+
+std::vector<float> judged(const std::vector<float>& x, std::int64_t tokens, const std::vector<WeightMatrix>& weights) {
+  std::int64_t rows = 0;
+  for (const WeightMatrix& weight : weights) rows += weight.rows;
+  Matrix input(DType::f32, tokens, weights[0].columns, x), out(DType::f32, tokens, rows);
+  judge(limits_for(tokens, weights[0].columns, rows)).linear(input.view(), weights, out.view());
+  return out.values();
+}
+
+std::string label(const Shape& shape) {
+  return std::to_string(shape.tokens) + " tokens, [" + std::to_string(shape.rows) + ", " +
+         std::to_string(shape.columns) + "]";
+}
+
+void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
+  Random random(3);
+  const std::string name(weight_format_name(format));
+  std::vector<Shape> shapes = {{1, 48, 64}, {3, 33, 192}, {8, 130, 320}, {9, 48, 512}, {20, 64, 1024}, {150, 200, 640}};
+  if (!quick) {
+    shapes.insert(shapes.end(), {{1, 400, 6144}, {2, 64, 8192}, {16, 160, 3072}, {32, 96, 6144}, {33, 300, 6144},
+                                 {129, 257, 1024}, {300, 512, 3072}, {5, 25, 96}, {6, 7, 160}, {65, 50, 800}});
+  }
+  for (const Shape& shape : shapes) {
+    for (const bool exact : {true, false}) {
+      const Weight weight(random, format, shape.rows, shape.columns, exact);
+      const std::vector<float> x = exact ? integer_values(random, shape.tokens * shape.columns, 3)
+                                         : normal_values(random, shape.tokens * shape.columns);
+      rig.bind(limits_for(shape.tokens, shape.columns, shape.rows));
+      const std::vector<float> expected = judged(x, shape.tokens, {weight.view});
+      for (const int padding : {8, 5}) {
+        const std::vector<float> actual = run(rig, x, shape.tokens, {rig.place(weight.view)}, padding);
+        const std::string what = label(shape) + (exact ? ", integers" : "") + ", padding " + std::to_string(padding);
+        // Sums of integers are exact up to 2^24.
+        const double absolute = exact ? 1e-30 : sum_tolerance(weight.view);
+        results.add("linear", name, exact ? (actual == expected ? 0 : 2) : bf16_error(actual, expected, absolute),
+                    "2 steps of bf16 + 2^-18·√K·|w|", what);
+      }
+      rig.clear(results, "linear");
+    }
+  }
+}
+
+// A row's bits whatever the batch.
+void test_invariance(Rig& rig, Results& results, WeightFormat format) {
+  Random random(4);
+  const Weight weight(random, format, 200, 6144, false);
+  const std::vector<float> x = normal_values(random, 300 * 6144);
+  rig.bind(limits_for(300, 6144, 200));
+  const WeightMatrix placed = rig.place(weight.view);
+  const std::vector<float> all = run(rig, x, 300, {placed}, 8);
+  for (const std::int64_t tokens : {1, 7, 12, 32, 40, 128}) {
+    const std::vector<float> some = run(rig, std::vector<float>(x.begin(), x.begin() + tokens * 6144), tokens, {placed}, 8);
+    const bool same = std::equal(some.begin(), some.end(), all.begin());
+    results.add_exact("linear", "invariance", same,
+                      std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");
+  }
+  rig.clear(results, "linear");
+}
+
+void test_mixed(Rig& rig, Results& results) {
+  Random random(5);
+  std::deque<Weight> weights;
+  std::vector<WeightMatrix> views, placed;
+  for (const std::int64_t tokens : {1, 9, 140}) {
+    rig.bind(limits_for(tokens, 128, 400));
+    weights.clear(), views.clear(), placed.clear();
+    for (const WeightFormat format : all_formats) {
+      weights.emplace_back(random, format, 8 + 3 * static_cast<std::int64_t>(weights.size()), 128, true);
+      views.push_back(weights.back().view);
+      placed.push_back(rig.place(views.back()));
+    }
+    const std::vector<float> x = integer_values(random, tokens * 128, 3);
+    results.add_exact("linear", "mixed", run(rig, x, tokens, placed, 8) == judged(x, tokens, views),
+                      std::to_string(tokens) + " tokens");
+    rig.clear(results, "linear");
+  }
+}
+
+void test_quantised(Rig& rig, Results& results) {
+  Random random(6);
+  for (const std::int64_t columns : {320, 300}) {
+    for (const std::int64_t tokens : {1, 21, 140}) {
+      Weight weight(random, WeightFormat::fp8, 37, columns, false);
+      weight.view.quantized_activations = true;
+      std::vector<float> x = normal_values(random, tokens * columns);
+      std::fill(x.begin(), x.begin() + columns, 0.0f);
+      rig.bind(limits_for(tokens, columns, 37));
+      const std::vector<float> actual = run(rig, x, tokens, {rig.place(weight.view)}, 8);
+      results.add("linear", "ptpc_fp8",
+                  bf16_error(actual, judged(x, tokens, {weight.view}), sum_tolerance(weight.view)),
+                  "2 steps of bf16 + 2^-18·√K·|w|", std::to_string(tokens) + " tokens");
+      rig.clear(results, "linear");
+    }
+  }
+}
+
+void test_logits(Rig& rig, Results& results) {
+  Random random(7);
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
+    const Weight head(random, format, 1003, 320, false);
+    const std::vector<float> x = normal_values(random, 70 * 320);
+    for (const std::size_t count : {1u, 5u, 64u}) {
+      std::vector<std::int32_t> rows;
+      for (std::size_t i = 0; i < count; ++i) rows.push_back(static_cast<std::int32_t>((i * 37 + 69) % 70));
+      const ops::Limits limits = limits_for(70, 320, 1003);
+      Matrix hidden(DType::f32, 70, 320, x);
+      Matrix expected(DType::f32, static_cast<std::int64_t>(count), 1003);
+      judge(limits).logits(hidden.view(), rows, head.view, expected.view());
+      rig.bind(limits);
+      DeviceMatrix hidden2(rig, DType::bf16, 70, 320, x);
+      DeviceMatrix out(rig, DType::f32, static_cast<std::int64_t>(count), 1003, 3);
+      rig->logits(hidden2.view(), {rig.place(rows), rows.size()}, rig.place(head.view), out.view());
+      results.add("logits", std::string(weight_format_name(format)),
+                  absolute_error(out.values(), expected.values(), sum_tolerance(head.view)), "2^-18·√K·|w|",
+                  std::to_string(count) + " rows");
+      rig.clear(results, "logits");
+    }
+  }
+}
+
+}  // namespace
+
+void test_linear(Rig& rig, Results& results, const Options& options) {
+  for (const WeightFormat format : all_formats) test_format(rig, results, format, options.quick);
+  if (!options.quick) {
+    for (const WeightFormat format : all_formats) test_invariance(rig, results, format);
+  }
+  test_mixed(rig, results);
+  test_quantised(rig, results);
+  test_logits(rig, results);
+}
+
+}  // namespace m3::test::gpu

@@ -46,7 +46,8 @@ class Bench {
     return reinterpret_cast<T*>(data);
   }
   ops::Tensor activations(std::int64_t rows, std::int64_t columns) {
-    return {DType::bf16, rows, columns, columns, random(rows * columns * 2, {.kind = RandomFill::Kind::bf16, .parameter = 1})};
+    return {DType::bf16, rows, columns, columns,
+            random(rows * columns * 2, {.kind = RandomFill::Kind::bf16, .parameter = 1})};
   }
   WeightMatrix weight(WeightFormat format, std::int64_t rows, std::int64_t columns) {
     WeightMatrix made;
@@ -58,7 +59,9 @@ class Bench {
       case WeightFormat::f32: made.values = random(bytes, {.kind = RandomFill::Kind::f32, .parameter = 0.02}); break;
       case WeightFormat::bf16: made.values = random(bytes, {.kind = RandomFill::Kind::bf16, .parameter = 0.02}); break;
       case WeightFormat::fp8:
-      case WeightFormat::mxfp8: made.values = random(bytes, {.kind = RandomFill::Kind::f8_e4m3, .parameter = 100}); break;
+      case WeightFormat::mxfp8:
+        made.values = random(bytes, {.kind = RandomFill::Kind::f8_e4m3, .parameter = 100});
+        break;
       default: made.values = random(bytes, {.kind = RandomFill::Kind::bytes}); break;
     }
     if (const std::int64_t scales = rows * made.scale_row_bytes(); scales > 0) {
@@ -178,7 +181,8 @@ void bench_linear(Bench& bench) {
         for (const std::int64_t part : shape.rows) set.push_back(bench.weight(shape.format, part, shape.columns));
       }
       const ops::Tensor x = bench.activations(tokens, shape.columns), out = bench.activations(tokens, rows);
-      const double seconds = bench.time(copies, [&](int i) { bench.backend->linear(x, weights[static_cast<std::size_t>(i)], out); });
+      const double seconds =
+          bench.time(copies, [&](int i) { bench.backend->linear(x, weights[static_cast<std::size_t>(i)], out); });
       bench.row_read("linear", std::string(shape.name) + ", " + std::to_string(tokens) + " tokens", seconds, bytes);
       bench.clear();
     }
@@ -197,7 +201,8 @@ void bench_linear(Bench& bench) {
 
 void bench_experts(Bench& bench) {
   std::mt19937 random(5);
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp4, WeightFormat::mxfp8, WeightFormat::nvfp4}) {
+  for (const WeightFormat format :
+       {WeightFormat::bf16, WeightFormat::mxfp4, WeightFormat::mxfp8, WeightFormat::nvfp4}) {
     const std::string name(weight_format_name(format));
     std::vector<ops::MlpWeights> mlps;
     for (int e = 0; e < experts; ++e) {
@@ -224,8 +229,8 @@ void bench_experts(Bench& bench) {
         }
         for (const std::int32_t id : ids) used[static_cast<std::size_t>(id)] = true;
         loaded += static_cast<double>(std::count(used.begin(), used.end(), true)) / copies;
-        routings.push_back({static_cast<int>(per_token), bench.place(ids),
-                            bench.place(std::vector<float>(ids.size(), 0.25f))});
+        routings.push_back(
+            {static_cast<int>(per_token), bench.place(ids), bench.place(std::vector<float>(ids.size(), 0.25f))});
       }
       const ops::Tensor x = bench.activations(tokens, hidden), out = bench.activations(tokens, hidden);
       const double seconds = bench.time(copies, [&](int i) {
@@ -252,7 +257,8 @@ struct Sequences {
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
     for (std::int64_t s = 0; s < count; ++s) {
-      for (std::int64_t b = 0; b < stride; ++b) table.push_back(order[static_cast<std::size_t>((s * stride + b) % pool)]);
+      for (std::int64_t b = 0; b < stride; ++b)
+        table.push_back(order[static_cast<std::size_t>((s * stride + b) % pool)]);
       for (std::int64_t i = 0; i < queries; ++i) {
         positions.push_back(static_cast<std::int32_t>(context - queries + i));
         owners.push_back(static_cast<std::int32_t>(s));
@@ -278,7 +284,9 @@ struct Sequences {
 };
 
 std::string sized(std::int64_t tokens) {
-  return tokens >= 1 << 20 ? std::to_string(tokens >> 20) + "M" : tokens >= 1024 ? std::to_string(tokens >> 10) + "K" : std::to_string(tokens);
+  return tokens >= 1 << 20 ? std::to_string(tokens >> 20) + "M"
+         : tokens >= 1024  ? std::to_string(tokens >> 10) + "K"
+                           : std::to_string(tokens);
 }
 
 void bench_select(Bench& bench) {
@@ -286,9 +294,9 @@ void bench_select(Bench& bench) {
     std::int64_t sequences, queries, context;
     DType dtype = DType::bf16;
   };
-  const std::vector<Case> cases = {{1, 1, 8192},      {1, 1, 131072},     {1, 1, 1 << 20},   {16, 1, 131072},
-                                   {64, 1, 65536},    {16, 1, 8192},      {64, 1, 8192},     {64, 1, 8192, DType::f8_e4m3},
-                                   {1, 8192, 8192},   {1, 8192, 131072},  {1, 32768, 32768}, {1, 2048, 526336}};
+  const std::vector<Case> cases = {{1, 1, 8192},    {1, 1, 131072},    {1, 1, 1 << 20},   {16, 1, 131072},
+                                   {64, 1, 65536},  {16, 1, 8192},     {64, 1, 8192},     {64, 1, 8192, DType::f8_e4m3},
+                                   {1, 8192, 8192}, {1, 8192, 131072}, {1, 32768, 32768}, {1, 2048, 526336}};
   for (const Case& shape : cases) {
     bench.bind(limits_for(shape.sequences * shape.queries, shape.context));
     const bool decode = shape.queries == 1;
@@ -300,7 +308,8 @@ void bench_select(Bench& bench) {
     for (int i = 0; i < copies; ++i) {
       ops::LayerPages& layer = layers.emplace_back();
       const auto kind = shape.dtype == DType::bf16 ? RandomFill::Kind::bf16 : RandomFill::Kind::f8_e4m3;
-      layer.index_k = {shape.dtype, bench.random(pages * 128 * 128 * element, {.kind = kind, .parameter = 1}), 128 * 128 * element};
+      layer.index_k = {shape.dtype, bench.random(pages * 128 * 128 * element, {.kind = kind, .parameter = 1}),
+                       128 * 128 * element};
     }
     const Sequences sequences(bench, shape.sequences, shape.queries, shape.context, pages);
     const ops::Tensor q = bench.activations(sequences.batch.tokens, 512);
@@ -313,12 +322,13 @@ void bench_select(Bench& bench) {
     });
     const std::string fp8 = shape.dtype == DType::bf16 ? "" : " fp8";
     if (decode) {
-      bench.row_read("select_blocks", std::to_string(shape.sequences) + " x " + sized(shape.context) + fp8, seconds, bytes);
+      bench.row_read("select_blocks", std::to_string(shape.sequences) + " x " + sized(shape.context) + fp8, seconds,
+                     bytes);
     } else {
       const double first = static_cast<double>(shape.context - shape.queries);
       const double pairs = static_cast<double>(shape.queries) * (first + static_cast<double>(shape.queries) / 2);
-      bench.row_matmul("select_blocks", std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries), seconds,
-                       pairs * 4 * 128 * 2);
+      bench.row_matmul("select_blocks", std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries),
+                       seconds, pairs * 4 * 128 * 2);
     }
     bench.clear();
   }
@@ -380,7 +390,8 @@ void bench_attention(Bench& bench) {
       }
     }
     const std::int32_t* block_ids = bench.place(ids);
-    const ops::Tensor q = bench.activations(sequences.batch.tokens, 8192), out = bench.activations(sequences.batch.tokens, 8192);
+    const ops::Tensor q = bench.activations(sequences.batch.tokens, 8192),
+                      out = bench.activations(sequences.batch.tokens, 8192);
     const ops::Attention args{64, 4, 0.0883883f, 0, 16};
     const double seconds = bench.time(copies, [&](int i) {
       const ops::LayerPages& layer = layers[static_cast<std::size_t>(i)];
@@ -395,9 +406,11 @@ void bench_attention(Bench& bench) {
     if (decode) {
       bench.row_read(name, std::to_string(shape.sequences) + " x " + sized(shape.context) + fp8, seconds, bytes);
     } else {
-      if (shape.dense) useful = static_cast<double>(shape.queries) * (static_cast<double>(shape.context) - static_cast<double>(shape.queries) / 2) * 4;
-      bench.row_matmul(name, std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries) + fp8, seconds,
-                       useful * 16 * 128 * 4);
+      if (shape.dense)
+        useful = static_cast<double>(shape.queries) *
+                 (static_cast<double>(shape.context) - static_cast<double>(shape.queries) / 2) * 4;
+      bench.row_matmul(name, std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries) + fp8,
+                       seconds, useful * 16 * 128 * 4);
     }
     bench.clear();
   }
@@ -407,14 +420,18 @@ void bench_small(Bench& bench) {
   for (const std::int64_t tokens : {1, 32, 8192}) {
     bench.bind(limits_for(tokens, 8192));
     const WeightMatrix gate = bench.weight(WeightFormat::f32, experts, hidden);
-    const ops::Tensor x = bench.activations(tokens, hidden), delta = bench.activations(tokens, hidden), y = bench.activations(tokens, hidden);
-    const ops::NormWeight norm{{reinterpret_cast<const float*>(bench.weight(WeightFormat::f32, 1, hidden).values), hidden}, 1e-6f, true};
+    const ops::Tensor x = bench.activations(tokens, hidden), delta = bench.activations(tokens, hidden),
+                      y = bench.activations(tokens, hidden);
+    const ops::NormWeight norm{
+        {reinterpret_cast<const float*>(bench.weight(WeightFormat::f32, 1, hidden).values), hidden}, 1e-6f, true};
     const ops::Routing routing{4, bench.place(std::vector<std::int32_t>(static_cast<std::size_t>(tokens * 4), 0)),
                                bench.place(std::vector<float>(static_cast<std::size_t>(tokens * 4), 0))};
     const double norm_seconds = bench.time(8, [&](int) { bench.backend->add_norm(x, delta, norm, y, nullptr); });
-    bench.row_read("add_norm", std::to_string(tokens) + " tokens", norm_seconds, static_cast<double>(tokens * hidden * 2 * 4));
+    bench.row_read("add_norm", std::to_string(tokens) + " tokens", norm_seconds,
+                   static_cast<double>(tokens * hidden * 2 * 4));
     const double route_seconds = bench.time(8, [&](int) { bench.backend->route(x, gate, {}, routing); });
-    bench.row_read("route", std::to_string(tokens) + " tokens", route_seconds, static_cast<double>(experts * hidden * 4 + tokens * hidden * 2));
+    bench.row_read("route", std::to_string(tokens) + " tokens", route_seconds,
+                   static_cast<double>(experts * hidden * 4 + tokens * hidden * 2));
     bench.clear();
   }
 }
@@ -423,8 +440,11 @@ struct Group {
   const char* name;
   void (*run)(Bench&);
 };
-constexpr Group groups[] = {{"linear", bench_linear}, {"experts", bench_experts}, {"select", bench_select},
-                            {"attention", bench_attention}, {"small", bench_small}};
+constexpr Group groups[] = {{"linear", bench_linear},
+                            {"experts", bench_experts},
+                            {"select", bench_select},
+                            {"attention", bench_attention},
+                            {"small", bench_small}};
 
 }  // namespace
 

@@ -130,7 +130,8 @@ void test_invariance(Rig& rig, Results& results, DType cache, bool sparse) {
     RaggedBatch part({}, 1, 0);
     part.stride = batch.stride;
     std::vector<float> queries(q.begin() + std::int64_t{first} * 8192, q.begin() + std::int64_t{first + count} * 8192);
-    std::vector<std::int32_t> chosen(ids.begin() + std::int64_t{first} * 64, ids.begin() + std::int64_t{first + count} * 64);
+    std::vector<std::int32_t> chosen(ids.begin() + std::int64_t{first} * 64,
+                                     ids.begin() + std::int64_t{first + count} * 64);
     part.context_lengths = batch.context_lengths;
     part.page_table = batch.page_table;
     part.query_begin = batch.query_begin;

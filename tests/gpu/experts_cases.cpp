@@ -84,8 +84,9 @@ void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run
   const ops::MlpWeights* shared = run.shared ? &layer.experts.back() : nullptr;
   Matrix hidden(DType::f32, run.tokens, run.hidden, x), expected(DType::f32, run.tokens, run.hidden);
   const ops::Activation activation;
-  judge(limits_for(run)).experts(hidden.view(), {run.k, choice.ids.data(), choice.weights.data()}, run.first, routed,
-                                 shared, 2.0f, activation, expected.view());
+  judge(limits_for(run))
+      .experts(hidden.view(), {run.k, choice.ids.data(), choice.weights.data()}, run.first, routed, shared, 2.0f,
+               activation, expected.view());
   rig.bind(limits_for(run));
   std::vector<ops::MlpWeights> placed;
   for (const ops::MlpWeights& expert : routed) placed.push_back(rig.place(expert));
@@ -102,7 +103,8 @@ void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run
   if (run.tokens > 20) {
     // The first tokens alone: the same bits.
     const std::int64_t some = 11;
-    DeviceMatrix hidden3(rig, DType::bf16, some, run.hidden, std::vector<float>(x.begin(), x.begin() + some * run.hidden));
+    DeviceMatrix hidden3(rig, DType::bf16, some, run.hidden,
+                         std::vector<float>(x.begin(), x.begin() + some * run.hidden));
     DeviceMatrix out3(rig, DType::bf16, some, run.hidden);
     rig->experts(hidden3.view(), routing, run.first, placed, run.shared ? &placed_shared : nullptr, 2.0f, activation,
                  out3.view());
@@ -165,7 +167,8 @@ void test_route(Rig& rig, Results& results) {
   // Ties go to the lower id, NaN last.
   std::vector<float> rows(6 * 64);
   const std::vector<float> same = normal_values(random, 64);
-  for (std::size_t e = 0; e < 6; ++e) std::copy(same.begin(), same.end(), rows.begin() + static_cast<std::ptrdiff_t>(e * 64));
+  for (std::size_t e = 0; e < 6; ++e)
+    std::copy(same.begin(), same.end(), rows.begin() + static_cast<std::ptrdiff_t>(e * 64));
   std::fill(rows.begin(), rows.begin() + 64, NAN);
   WeightMatrix gate;
   gate.format = WeightFormat::f32;
@@ -198,7 +201,9 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
     for (const Run& run : runs) test_format(rig, results, format, run, name);
     test_mlp(rig, results, format);
   }
-  if (!options.quick) test_format(rig, results, WeightFormat::mxfp4, {8, 6144, 3072, 6, 4, 0, 6, true, 0, WeightFormat::mxfp8}, "true widths");
+  if (!options.quick)
+    test_format(rig, results, WeightFormat::mxfp4, {8, 6144, 3072, 6, 4, 0, 6, true, 0, WeightFormat::mxfp8},
+                "true widths");
 }
 
 }  // namespace m3::test::gpu

@@ -16,8 +16,8 @@ struct Group {
   void (*run)(Rig&, Results&, const Options&);
 };
 
-constexpr Group groups[] = {{"rows", test_rows},           {"linear", test_linear},   {"qkv", test_qkv},
-                            {"select", test_select},       {"attention", test_attention}, {"experts", test_experts},
+constexpr Group groups[] = {{"rows", test_rows},     {"linear", test_linear},       {"qkv", test_qkv},
+                            {"select", test_select}, {"attention", test_attention}, {"experts", test_experts},
                             {"sample", test_sample}};
 
 }  // namespace
@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
       options.filter = argv[++i];
     } else {
-      std::fprintf(stderr, "gpu_test [--quick] [--deterministic] [--filter rows|linear|qkv|select|attention|experts|sample]\n");
+      std::fprintf(stderr,
+                   "gpu_test [--quick] [--deterministic] [--filter rows|linear|qkv|select|attention|experts|sample]\n");
       return 2;
     }
   }

@@ -61,8 +61,16 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
   const std::string name(weight_format_name(format));
   std::vector<Shape> shapes = {{1, 48, 64}, {3, 33, 192}, {8, 130, 320}, {9, 48, 512}, {20, 64, 1024}, {150, 200, 640}};
   if (!quick) {
-    shapes.insert(shapes.end(), {{1, 400, 6144}, {2, 64, 8192}, {16, 160, 3072}, {32, 96, 6144}, {33, 300, 6144},
-                                 {129, 257, 1024}, {300, 512, 3072}, {5, 25, 96}, {6, 7, 160}, {65, 50, 800}});
+    shapes.insert(shapes.end(), {{1, 400, 6144},
+                                 {2, 64, 8192},
+                                 {16, 160, 3072},
+                                 {32, 96, 6144},
+                                 {33, 300, 6144},
+                                 {129, 257, 1024},
+                                 {300, 512, 3072},
+                                 {5, 25, 96},
+                                 {6, 7, 160},
+                                 {65, 50, 800}});
   }
   for (const Shape& shape : shapes) {
     for (const bool exact : {true, false}) {
@@ -93,7 +101,8 @@ void test_invariance(Rig& rig, Results& results, WeightFormat format) {
   const WeightMatrix placed = rig.place(weight.view);
   const std::vector<float> all = run(rig, x, 300, {placed}, 8);
   for (const std::int64_t tokens : {1, 7, 12, 32, 40, 128}) {
-    const std::vector<float> some = run(rig, std::vector<float>(x.begin(), x.begin() + tokens * 6144), tokens, {placed}, 8);
+    const std::vector<float> some =
+        run(rig, std::vector<float>(x.begin(), x.begin() + tokens * 6144), tokens, {placed}, 8);
     const bool same = std::equal(some.begin(), some.end(), all.begin());
     results.add_exact("linear", "invariance", same,
                       std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");

@@ -62,7 +62,8 @@ void test_finish(Rig& rig, Results& results, DType cache, int rotary_dim, bool i
   if (indexer) pages.index_k = index.part();
   if (cache == DType::f8_e4m3) pages.k_scale = 0.5f, pages.v_scale = 2;
   Matrix packed1(DType::f32, batch.tokens(), columns, packed), table1(DType::f32, batch.tokens(), rotary_dim, table);
-  Matrix q1(DType::f32, batch.tokens(), query_heads * 128), iq1(DType::f32, batch.tokens(), std::max(index_heads, 1) * 128);
+  Matrix q1(DType::f32, batch.tokens(), query_heads * 128),
+      iq1(DType::f32, batch.tokens(), std::max(index_heads, 1) * 128);
   q1.fill(NAN), iq1.fill(NAN);
   if (norms) args.q_norm = norm[0], args.k_norm = norm[1], args.index_q_norm = norm[2], args.index_k_norm = norm[3];
 

@@ -100,8 +100,8 @@ WeightMatrix Rig::place(const WeightMatrix& weight) {
     placed.scales = place({weight.scales, static_cast<std::size_t>(weight.rows * weight.scale_row_bytes())});
   }
   if (weight.row_scales != nullptr) {
-    placed.row_scales =
-        reinterpret_cast<const float*>(place(std::as_bytes(std::span(weight.row_scales, static_cast<std::size_t>(weight.rows)))));
+    placed.row_scales = reinterpret_cast<const float*>(
+        place(std::as_bytes(std::span(weight.row_scales, static_cast<std::size_t>(weight.rows)))));
   }
   return placed;
 }
@@ -163,8 +163,7 @@ void DeviceMatrix::upload(const std::vector<float>* values) {
 
 std::vector<float> DeviceMatrix::values() {
   const std::size_t size = dtype_size(tensor_.dtype);
-  const auto bytes =
-      rig_.download(tensor_.data, static_cast<std::size_t>(tensor_.rows * tensor_.row_stride) * size);
+  const auto bytes = rig_.download(tensor_.data, static_cast<std::size_t>(tensor_.rows * tensor_.row_stride) * size);
   std::vector<float> result;
   result.reserve(static_cast<std::size_t>(tensor_.rows * tensor_.columns));
   for (std::int64_t r = 0; r < tensor_.rows; ++r) {
@@ -186,8 +185,7 @@ std::vector<float> DeviceMatrix::values() {
 
 bool DeviceMatrix::padding_intact() {
   const std::size_t size = dtype_size(tensor_.dtype);
-  const auto bytes =
-      rig_.download(tensor_.data, static_cast<std::size_t>(tensor_.rows * tensor_.row_stride) * size);
+  const auto bytes = rig_.download(tensor_.data, static_cast<std::size_t>(tensor_.rows * tensor_.row_stride) * size);
   for (std::int64_t r = 0; r < tensor_.rows; ++r) {
     const auto begin = static_cast<std::size_t>(r * tensor_.row_stride + tensor_.columns) * size;
     const auto end = static_cast<std::size_t>((r + 1) * tensor_.row_stride) * size;

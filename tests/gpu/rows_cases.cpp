@@ -43,8 +43,8 @@ void test_embed(Rig& rig, Results& results) {
       DeviceMatrix residual(rig, DType::bf16, batch.tokens(), columns);
       rig->embed(placed, rig.place(table.view), rig.place(previous), residual.view());
       const std::string what = std::to_string(columns) + " columns";
-      results.add("embed", std::string(weight_format_name(format)),
-                  bf16_error(residual.values(), expected.values(), 0), "2 steps of bf16", what);
+      results.add("embed", std::string(weight_format_name(format)), bf16_error(residual.values(), expected.values(), 0),
+                  "2 steps of bf16", what);
       results.add_exact("embed", "padding", residual.padding_intact(), what);
       rig.clear(results, "embed");
     }
@@ -73,7 +73,8 @@ void test_add_norm(Rig& rig, Results& results) {
   for (const std::int64_t columns : {128, 320, 777, 6144, 12288}) {
     for (const std::int64_t rows : {1, 37}) {
       for (const int kind : {0, 1, 2, 3}) {  // both, norm only, sum only, plain norm
-        const std::vector<float> x = normal_values(random, rows * columns, 3), d = normal_values(random, rows * columns);
+        const std::vector<float> x = normal_values(random, rows * columns, 3),
+                                 d = normal_values(random, rows * columns);
         const std::vector<float> weight = fp32_values(random, columns, 0.3f);
         const ops::Limits limits = limits_for(rows, columns);
         Matrix residual(DType::f32, rows, columns, x), delta(DType::f32, rows, columns, d);

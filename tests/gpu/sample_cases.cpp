@@ -34,14 +34,16 @@ Rows random_rows(Random& random, int count, int vocab) {
       row.frequency_penalty = 0.2f;
       for (int list = 0; list < 2; ++list) {
         std::vector<std::int32_t>& ids = made.lists.emplace_back();
-        for (int i = 0; i < 300; ++i) ids.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(vocab)) / (1 + i % 3));
+        for (int i = 0; i < 300; ++i)
+          ids.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(vocab)) / (1 + i % 3));
       }
       row.prompt_ids = made.lists[made.lists.size() - 2];
       row.output_ids = made.lists.back();
     }
     if (random() % 3 == 0) {
       std::vector<ops::SamplingRow::Bias>& bias = made.biases.emplace_back();
-      for (int i = 0; i < 5; ++i) bias.push_back({static_cast<std::int32_t>(random() % static_cast<unsigned>(vocab)), 3 * uniform()});
+      for (int i = 0; i < 5; ++i)
+        bias.push_back({static_cast<std::int32_t>(random() % static_cast<unsigned>(vocab)), 3 * uniform()});
       row.logit_bias = bias;
     }
     if (random() % 3 == 0) {
@@ -80,8 +82,9 @@ void test_draws(Rig& rig, Results& results, int vocab, int count, const char* ki
     rig->sample(input2.view(), rows.rows, actual, finite2);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) wrong += expected[i] != actual[i] ? 1 : 0;
-    results.add_exact("sample", name, wrong == 0,
-                      std::to_string(wrong) + " of " + std::to_string(count) + " rows differ, vocabulary " + std::to_string(vocab));
+    results.add_exact(
+        "sample", name, wrong == 0,
+        std::to_string(wrong) + " of " + std::to_string(count) + " rows differ, vocabulary " + std::to_string(vocab));
     results.add_exact("sample", "finite", finite == finite2, name);
     results.add_exact("sample", "ids on device", rig.download(rig->sampled_ids(), expected.size()) == actual, name);
   }

@@ -72,7 +72,8 @@ void test_select(Rig& rig, Results& results, const Options& options) {
       return shape;
     };
     run(rig, results, with({}), options.quick ? few : mixed, 160, 9, "mixed");
-    for (const int heads : {1, 2, 8}) run(rig, results, with({.heads = heads}), few, 160, 9, std::to_string(heads) + " heads");
+    for (const int heads : {1, 2, 8})
+      run(rig, results, with({.heads = heads}), few, 160, 9, std::to_string(heads) + " heads");
     run(rig, results, with({.topk = 3}), few, 160, 9, "top 3");
     run(rig, results, with({.topk = 1}), few, 160, 9, "top 1");
     run(rig, results, with({.init = 2, .local = 3}), few, 160, 9, "init 2, local 3");

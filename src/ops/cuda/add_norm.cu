@@ -1,5 +1,6 @@
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -11,6 +12,7 @@ constexpr int norm_warps = norm_threads / warp_size;
 // A block a row. The rounded sums stay in registers for rows of up to 512 · 32 columns, so that the row is read once.
 template <bool Layer>
 __global__ void __launch_bounds__(norm_threads) add_norm_any_sm80(const __grid_constant__ AddNormArgs args) {
+  wait_for_previous();
   __shared__ float shared[norm_warps];
   constexpr int held = 32;
   const std::int64_t row = blockIdx.x;
@@ -61,16 +63,15 @@ __global__ void __launch_bounds__(norm_threads) add_norm_any_sm80(const __grid_c
 }
 
 template <bool Layer>
-cudaError_t launch(const AddNormArgs& args, cudaStream_t stream) {
+cudaError_t launch_rows(const AddNormArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;
   if (args.columns > norm_threads * 32) return cudaErrorInvalidValue;
-  add_norm_any_sm80<Layer><<<static_cast<unsigned>(args.rows), norm_threads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch(add_norm_any_sm80<Layer>, static_cast<unsigned>(args.rows), norm_threads, 0, stream, args);
 }
 
 }  // namespace
 
-cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) { return launch<false>(args, stream); }
-cudaError_t launch_layer_norm(const AddNormArgs& args, cudaStream_t stream) { return launch<true>(args, stream); }
+cudaError_t launch_add_norm(const AddNormArgs& args, cudaStream_t stream) { return launch_rows<false>(args, stream); }
+cudaError_t launch_layer_norm(const AddNormArgs& args, cudaStream_t stream) { return launch_rows<true>(args, stream); }
 
 }  // namespace m3::ops::cuda

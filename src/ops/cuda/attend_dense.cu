@@ -2,6 +2,7 @@
 
 #include "src/ops/cuda/attend.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -13,6 +14,7 @@ constexpr int split_pages = attend_warps * warp_pages;
 // Eight pages a block of threads, two neighbours a warp.
 template <bool Fp8>
 __global__ void __launch_bounds__(128) attend_dense_partial_sm80(const __grid_constant__ AttendArgs args) {
+  wait_for_previous();
   __shared__ float shared[attend_warps][group_rows][head_dim];
   __shared__ float marks[2][attend_warps][group_rows];
   const int token = args.first_token + static_cast<int>(blockIdx.z);
@@ -46,11 +48,11 @@ __global__ void __launch_bounds__(128) attend_dense_partial_sm80(const __grid_co
     }
   }
   const std::int64_t tiles = gridDim.y;
-  write_partial<Fp8>(state, shared, marks,
-                     args.partials[(blockIdx.z * tiles + blockIdx.y) * args.splits + blockIdx.x]);
+  write_partial<Fp8>(state, shared, marks, args.partials[(blockIdx.z * tiles + blockIdx.y) * args.splits + blockIdx.x]);
 }
 
 __global__ void __launch_bounds__(128) attend_dense_merge_sm80(const __grid_constant__ AttendArgs args) {
+  wait_for_previous();
   const int token = args.first_token + static_cast<int>(blockIdx.y);
   const int sequence = live_sequence(args.batch, token);
   const int position = args.batch.positions[token];
@@ -63,8 +65,7 @@ __global__ void __launch_bounds__(128) attend_dense_merge_sm80(const __grid_cons
 }
 
 std::int64_t token_bytes(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t splits) {
-  const std::int64_t tiles =
-      kv_heads * row_tiles(static_cast<int>(query_heads), static_cast<int>(kv_heads));
+  const std::int64_t tiles = kv_heads * row_tiles(static_cast<int>(query_heads), static_cast<int>(kv_heads));
   return tiles * splits * static_cast<std::int64_t>(sizeof(Partial));
 }
 
@@ -84,8 +85,23 @@ std::int64_t attend_workspace_bytes(std::int64_t tokens, std::int64_t query_head
 }
 
 cudaError_t launch_attend_dense(const AttendCall& call, cudaStream_t stream) {
-  AttendArgs args{call.batch, call.q, call.q_stride, call.pages.k, call.pages.v, 0, 0, call.args.query_heads,
-                  call.args.kv_heads, call.args.window, nullptr, 0, 0, 0, nullptr, call.out, call.out_stride};
+  AttendArgs args{call.batch,
+                  call.q,
+                  call.q_stride,
+                  call.pages.k,
+                  call.pages.v,
+                  0,
+                  0,
+                  call.args.query_heads,
+                  call.args.kv_heads,
+                  call.args.window,
+                  nullptr,
+                  0,
+                  0,
+                  0,
+                  nullptr,
+                  call.out,
+                  call.out_stride};
   const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
   args.scale = call.args.scale * (fp8 ? call.pages.k_scale : 1.0f) * log2_e;
   args.v_scale = fp8 ? call.pages.v_scale : 1.0f;
@@ -100,11 +116,11 @@ cudaError_t launch_attend_dense(const AttendCall& call, cudaStream_t stream) {
     args.first_token = first;
     const dim3 grid(static_cast<unsigned>(args.splits), static_cast<unsigned>(tiles), count);
     if (fp8) {
-      attend_dense_partial_sm80<true><<<grid, 128, 0, stream>>>(args);
+      launch(attend_dense_partial_sm80<true>, grid, 128, 0, stream, args);
     } else {
-      attend_dense_partial_sm80<false><<<grid, 128, 0, stream>>>(args);
+      launch(attend_dense_partial_sm80<false>, grid, 128, 0, stream, args);
     }
-    attend_dense_merge_sm80<<<dim3(static_cast<unsigned>(tiles), count), 128, 0, stream>>>(args);
+    launch(attend_dense_merge_sm80, dim3(static_cast<unsigned>(tiles), count), 128, 0, stream, args);
   }
   return cudaGetLastError();
 }

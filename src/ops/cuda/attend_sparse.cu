@@ -2,6 +2,7 @@
 
 #include "src/ops/cuda/attend.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -10,6 +11,7 @@ namespace {
 // Four slots a block of threads, one a warp.
 template <bool Fp8>
 __global__ void __launch_bounds__(128) attend_sparse_partial_sm80(const __grid_constant__ AttendArgs args) {
+  wait_for_previous();
   __shared__ float shared[attend_warps][group_rows][head_dim];
   __shared__ float marks[2][attend_warps][group_rows];
   const int token = args.first_token + static_cast<int>(blockIdx.z);
@@ -39,11 +41,11 @@ __global__ void __launch_bounds__(128) attend_sparse_partial_sm80(const __grid_c
     }
   }
   const std::int64_t tiles = gridDim.y;
-  write_partial<Fp8>(state, shared, marks,
-                     args.partials[(blockIdx.z * tiles + blockIdx.y) * args.splits + blockIdx.x]);
+  write_partial<Fp8>(state, shared, marks, args.partials[(blockIdx.z * tiles + blockIdx.y) * args.splits + blockIdx.x]);
 }
 
 __global__ void __launch_bounds__(128) attend_sparse_merge_sm80(const __grid_constant__ AttendArgs args) {
+  wait_for_previous();
   const int token = args.first_token + static_cast<int>(blockIdx.y);
   const int sequence = live_sequence(args.batch, token);
   if (sequence < 0 || kv_page(args.batch, sequence, args.batch.positions[token] / page_tokens) < 0) return;
@@ -54,8 +56,23 @@ __global__ void __launch_bounds__(128) attend_sparse_merge_sm80(const __grid_con
 }  // namespace
 
 cudaError_t launch_attend_sparse(const AttendCall& call, cudaStream_t stream) {
-  AttendArgs args{call.batch, call.q, call.q_stride, call.pages.k, call.pages.v, 0, 0, call.args.query_heads,
-                  call.args.kv_heads, 0, call.block_ids, call.args.topk, 0, 0, nullptr, call.out, call.out_stride};
+  AttendArgs args{call.batch,
+                  call.q,
+                  call.q_stride,
+                  call.pages.k,
+                  call.pages.v,
+                  0,
+                  0,
+                  call.args.query_heads,
+                  call.args.kv_heads,
+                  0,
+                  call.block_ids,
+                  call.args.topk,
+                  0,
+                  0,
+                  nullptr,
+                  call.out,
+                  call.out_stride};
   const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
   args.scale = call.args.scale * (fp8 ? call.pages.k_scale : 1.0f) * log2_e;
   args.v_scale = fp8 ? call.pages.v_scale : 1.0f;
@@ -70,11 +87,11 @@ cudaError_t launch_attend_sparse(const AttendCall& call, cudaStream_t stream) {
     args.first_token = first;
     const dim3 grid(static_cast<unsigned>(args.splits), static_cast<unsigned>(tiles), count);
     if (fp8) {
-      attend_sparse_partial_sm80<true><<<grid, 128, 0, stream>>>(args);
+      launch(attend_sparse_partial_sm80<true>, grid, 128, 0, stream, args);
     } else {
-      attend_sparse_partial_sm80<false><<<grid, 128, 0, stream>>>(args);
+      launch(attend_sparse_partial_sm80<false>, grid, 128, 0, stream, args);
     }
-    attend_sparse_merge_sm80<<<dim3(static_cast<unsigned>(tiles), count), 128, 0, stream>>>(args);
+    launch(attend_sparse_merge_sm80, dim3(static_cast<unsigned>(tiles), count), 128, 0, stream, args);
   }
   return cudaGetLastError();
 }

@@ -56,14 +56,16 @@ struct CacheRow {
   }
 
   // Dimension of result tile t (of 16) at column n (of 8).
-  __device__ static int out_dimension(int t, int n) { return Fp8 ? n * 16 + t : (t < 8 ? n * 8 + t : 64 + n * 8 + t - 8); }
+  __device__ static int out_dimension(int t, int n) {
+    return Fp8 ? n * 16 + t : (t < 8 ? n * 8 + t : 64 + n * 8 + t - 8);
+  }
 };
 
 // Running softmax of 16 rows over keys, for this lane's rows g and g + 8. Scores count in powers of two.
 struct SoftmaxState {
   float highest[2] = {no_score, no_score};
-  float sum[2] = {0, 0};     // this lane's share
-  float acc[16][4] = {};     // [result tile][row g: 2j, 2j + 1; row g + 8: 2j, 2j + 1]
+  float sum[2] = {0, 0};  // this lane's share
+  float acc[16][4] = {};  // [result tile][row g: 2j, 2j + 1; row g + 8: 2j, 2j + 1]
 };
 
 // Q [16, 128] of this lane's rows, as eight instructions take it: four registers each.
@@ -86,8 +88,8 @@ __device__ inline void load_queries(const std::uint16_t* row0, const std::uint16
 // power of two.
 template <bool Fp8>
 __device__ inline void attend_chunk(const std::uint32_t (&q)[8][4], const std::byte* k_run, const std::byte* v_run,
-                                    const int (&first)[2], const int (&last)[2], int readable, float scale,
-                                    int lane, SoftmaxState& state) {
+                                    const int (&first)[2], const int (&last)[2], int readable, float scale, int lane,
+                                    SoftmaxState& state) {
   using Row = CacheRow<Fp8>;
   constexpr int row_bytes = 128 * Row::element_bytes;
   const int g = lane / 4;

@@ -96,9 +96,7 @@ void CudaBackend::download(std::span<std::byte> to, const std::byte* from) {
 
 void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_), "waiting for the GPU"); }
 
-void CudaBackend::fill_random(std::span<std::byte> to, const RandomFill& fill) {
-  cuda::fill_random(to, fill, stream_);
-}
+void CudaBackend::fill_random(std::span<std::byte> to, const RandomFill& fill) { cuda::fill_random(to, fill, stream_); }
 
 // Passes. The first of a key runs as it is: it loads kernels and makes the tables of experts. The second is recorded,
 // the rest are played.
@@ -146,8 +144,8 @@ std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
 
 std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
   const std::int64_t select = 4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context);
-  const std::int64_t attend = attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context,
-                                                     limits.topk_blocks);
+  const std::int64_t attend =
+      attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context, limits.topk_blocks);
   return persistent_bytes(limits) +
          std::max({select, attend, matmul_scratch_bytes(limits), experts_scratch_bytes(limits)}) + 64;
 }

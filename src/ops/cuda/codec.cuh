@@ -62,15 +62,17 @@ struct Codec {
     return Format == WeightFormat::nvfp4 ? step * 4 + j : step * 2 + (j >> 1);
   }
 
-  __device__ static void load_global(const std::byte* from, std::uint32_t (&raw)[words]) {
+  // Lane j's part of a step of a row that was copied to shared memory; rows of 128 bytes and more have neighbouring
+  // chunks of 16 bytes swapped where `row` is odd, so that two rows meet all banks.
+  __device__ static void load_shared(const std::byte* from, int row, int j, std::uint32_t (&raw)[words]) {
     if constexpr (lane_bytes == 8) {
-      const uint2 v = load_stream_8(from);
-      raw[0] = v.x, raw[1] = v.y;
+      *reinterpret_cast<uint2*>(raw) = *reinterpret_cast<const uint2*>(from + j * 8);
     } else {
 #pragma unroll
       for (int i = 0; i < words; i += 4) {
-        const uint4 v = load_stream_16(from + i * 4);
-        raw[i] = v.x, raw[i + 1] = v.y, raw[i + 2] = v.z, raw[i + 3] = v.w;
+        const int chunk = j * (words / 4) + i / 4;
+        *reinterpret_cast<uint4*>(raw + i) =
+            *reinterpret_cast<const uint4*>(from + (words >= 8 ? chunk ^ (row & 1) : chunk) * 16);
       }
     }
   }

@@ -112,6 +112,14 @@ __device__ inline float inverse_root(float mean_plus_eps) {
   return 1.0f / sqrtf(mean_plus_eps);
 }
 
+// swigluoai of gate and up, which hold bf16 values (spec §3.12).
+__device__ inline float activate(float gate, float up, float alpha, float limit, float beta) {
+  const float g = gate > limit ? limit : gate;  // NaN stays
+  const float u = up < -limit ? -limit : (up > limit ? limit : up);
+  const float sigmoid = 1.0f / (1.0f + expf(-alpha * g));
+  return g * sigmoid * (u + beta);
+}
+
 // --- tensor cores and copies -----------------------------------------------------------------------------------------
 
 // d [16, 8] += a [16, 16] · b [16, 8], bf16 in, fp32 sums. Lane 4g + j holds rows g and g + 8, columns 2j and 2j + 1.

@@ -2,6 +2,7 @@
 
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 #include "src/ops/cuda/matmul.h"
 
 namespace m3::ops::cuda {
@@ -13,10 +14,10 @@ constexpr int most_groups = 1024;
 
 // One block of threads: counts the pairs of each expert, places them in order of pair, and lists the experts that have
 // some and the tiles of 128 items. Pairs of experts without a group are left out.
-__global__ void __launch_bounds__(list_threads) experts_group_sm80(const __grid_constant__ Routing routing, int pairs,
-                                                                   const __grid_constant__ ExpertGroups experts,
-                                                                   const __grid_constant__ GroupLists lists,
-                                                                   int active_size, int tiles_size) {
+__global__ void __launch_bounds__(list_threads)
+    experts_group_sm80(const __grid_constant__ Routing routing, int pairs, const __grid_constant__ ExpertGroups experts,
+                       const __grid_constant__ GroupLists lists, int active_size, int tiles_size) {
+  wait_for_previous();
   __shared__ int begin[most_groups + 1];
   __shared__ int fill[most_groups];
   const int thread = static_cast<int>(threadIdx.x);
@@ -66,19 +67,18 @@ __global__ void __launch_bounds__(list_threads) experts_group_sm80(const __grid_
 
 __global__ void experts_activate_sm80(const std::uint16_t* packed, int width, float alpha, float limit, float beta,
                                       std::uint16_t* y) {
+  wait_for_previous();
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (column >= width) return;
   const std::int64_t row = blockIdx.x;
   const float gate = widen_bf16(packed[row * 2 * width + column]);
   const float up = widen_bf16(packed[row * 2 * width + width + column]);
-  const float g = gate > limit ? limit : gate;  // NaN stays
-  const float u = up < -limit ? -limit : (up > limit ? limit : up);
-  const float sigmoid = 1.0f / (1.0f + expf(-alpha * g));
-  y[row * width + column] = narrow_bf16(g * sigmoid * (u + beta));
+  y[row * width + column] = narrow_bf16(activate(gate, up, alpha, limit, beta));
 }
 
 // In order of slot, which is the order of experts; the shared expert last.
 __global__ void experts_combine_sm80(const __grid_constant__ CombineArgs args) {
+  wait_for_previous();
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (column >= args.columns) return;
   const std::int64_t token = blockIdx.x;
@@ -93,6 +93,7 @@ __global__ void experts_combine_sm80(const __grid_constant__ CombineArgs args) {
 }
 
 __global__ void gelu_sm80(const std::uint16_t* x, std::int64_t count, std::uint16_t* y) {
+  wait_for_previous();
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const float value = widen_bf16(x[i]);
@@ -100,12 +101,14 @@ __global__ void gelu_sm80(const std::uint16_t* x, std::int64_t count, std::uint1
 }
 
 // A block a row.
-__global__ void __launch_bounds__(256) quantise_rows_sm80(const std::uint16_t* x, std::int64_t stride, int columns,
-                                                          std::uint16_t* out, float* scales) {
+__global__ void __launch_bounds__(256)
+    quantise_rows_sm80(const std::uint16_t* x, std::int64_t stride, int columns, std::uint16_t* out, float* scales) {
+  wait_for_previous();
   __shared__ float highest[8];
   const std::uint16_t* from = x + blockIdx.x * stride;
   float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < columns; i += 256) largest = fmaxf(largest, fabsf(widen_bf16(from[i])));
+  for (int i = static_cast<int>(threadIdx.x); i < columns; i += 256)
+    largest = fmaxf(largest, fabsf(widen_bf16(from[i])));
   for (int offset = 16; offset > 0; offset /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, offset));
   }
@@ -122,42 +125,37 @@ __global__ void __launch_bounds__(256) quantise_rows_sm80(const std::uint16_t* x
 
 }  // namespace
 
-cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts,
-                               const GroupLists& lists, cudaStream_t stream) {
+cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts, const GroupLists& lists,
+                               cudaStream_t stream) {
   if (experts.groups > most_groups) return cudaErrorInvalidValue;
   const int pairs = tokens * routing.experts_per_token;
-  experts_group_sm80<<<1, list_threads, 0, stream>>>(routing, pairs, experts, lists, std::min(experts.groups, pairs),
-                                                     prefill_tiles(pairs, experts.groups));
-  return cudaGetLastError();
+  return launch(experts_group_sm80, 1, list_threads, 0, stream, routing, pairs, experts, lists,
+                std::min(experts.groups, pairs), prefill_tiles(pairs, experts.groups));
 }
 
 cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,
                             std::uint16_t* y, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((width + 255) / 256));
-  experts_activate_sm80<<<grid, 256, 0, stream>>>(packed, width, activation.alpha, activation.limit, activation.beta,
-                                                  y);
-  return cudaGetLastError();
+  return launch(experts_activate_sm80, grid, 256, 0, stream, packed, width, activation.alpha, activation.limit,
+                activation.beta, y);
 }
 
 cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_t* y, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  gelu_sm80<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream>>>(x, count, y);
-  return cudaGetLastError();
+  return launch(gelu_sm80, static_cast<unsigned>((count + 255) / 256), 256, 0, stream, x, count, y);
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((args.columns + 255) / 256));
-  experts_combine_sm80<<<grid, 256, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch(experts_combine_sm80, grid, 256, 0, stream, args);
 }
 
 cudaError_t launch_quantise_rows(const std::uint16_t* x, std::int64_t stride, int rows, int columns, std::uint16_t* out,
                                  float* scales, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
-  quantise_rows_sm80<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, stride, columns, out, scales);
-  return cudaGetLastError();
+  return launch(quantise_rows_sm80, static_cast<unsigned>(rows), 256, 0, stream, x, stride, columns, out, scales);
 }
 
 }  // namespace m3::ops::cuda

@@ -111,8 +111,8 @@ struct ExpertGroups {
   int first = 0, count = 0, groups = 0;
   const std::int32_t* group_of_expert = nullptr;  // [count]
 };
-cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts,
-                               const GroupLists& lists, cudaStream_t stream);
+cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts, const GroupLists& lists,
+                               cudaStream_t stream);
 
 // y [rows, width] <- swigluoai of packed [rows, 2 · width] = gate | up.
 cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,

@@ -1,3 +1,4 @@
+#include "src/ops/cuda/launch.cuh"
 #include "src/ops/cuda/matmul.h"
 
 #include "src/ops/cuda/matmul_sm80.cuh"
@@ -9,6 +10,7 @@ namespace {
 // Any shape and format, slowly: a warp sums one row of W for eight items. For what the tensor-core kernels do not take:
 // K that is no multiple of 64, rows that do not begin at 16 bytes.
 __global__ void __launch_bounds__(128) matmul_any_shape(const __grid_constant__ MatmulArgs args) {
+  wait_for_previous();
   const TilePlace place = place_tile<4>(args, static_cast<int>(blockIdx.x));
   int begin = static_cast<int>(blockIdx.y) * 8;
   int end = args.items;
@@ -49,12 +51,16 @@ __global__ void __launch_bounds__(128) matmul_any_shape(const __grid_constant__ 
     }
     for (int i = 0; i < 8; ++i) {
       const float sum = warp_sum(sums[i]);
-      if (lane == 0 && at + i < end) store_result(args, weight, at + i, row, sum);
+      if (lane == 0 && at + i < end) {
+        store_result(args, weight, x_row(args, at + i), result_row(args, at + i), row, sum);
+      }
     }
   }
 }
 
 bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+
+}  // namespace
 
 bool fits_tensor_cores(const MatmulArgs& args) {
   bool fits = args.columns % step_columns == 0 && args.x_stride % 8 == 0 && aligned(args.x);
@@ -62,12 +68,13 @@ bool fits_tensor_cores(const MatmulArgs& args) {
   return fits;
 }
 
+namespace {
+
 cudaError_t dispatch(const MatmulArgs& args, cudaStream_t stream) {
   if (!fits_tensor_cores(args)) {
     const int groups = args.groups > 0 ? (args.groups < args.items ? args.groups : args.items) : (args.items + 7) / 8;
     const dim3 grid(static_cast<unsigned>(tiles_of<4>(args)), static_cast<unsigned>(groups));
-    matmul_any_shape<<<grid, 128, 0, stream>>>(args);
-    return cudaGetLastError();
+    return launch(matmul_any_shape, grid, 128, 0, stream, args);
   }
   switch (args.inline_parts[0].format) {
     case WeightFormat::f32: return matmul_of<WeightFormat::f32>(args, stream);

@@ -31,9 +31,10 @@ struct WeightPart {
 };
 
 enum class Store : std::int32_t {
-  bf16,      // rounded
-  f32,       // as it is
-  weighted,  // f32, times scaling · pair_weights[pair]
+  bf16,       // rounded
+  f32,        // as it is
+  weighted,   // f32, times scaling · pair_weights[pair]
+  activated,  // two parts, gate and up, of equal size: swigluoai of the two rounded results, rounded (few items only)
 };
 
 struct MatmulArgs {
@@ -53,7 +54,13 @@ struct MatmulArgs {
   std::int32_t items = 0;  // one group: how many; groups: at most
   int groups = 0;          // 0: one group
   const std::int32_t* group_begin = nullptr;
-  const std::int32_t* active = nullptr;      // [min(groups, items)] groups with items, -1 padded
+  const std::int32_t* active = nullptr;  // [min(groups, items)] groups with items, -1 padded
+  // Instead of lists, for few items (direct_items at most): the experts that the items chose, in device memory. The block
+  // of an expert's first item takes all items of that expert; group_of_expert [expert_count], null: group = expert.
+  const std::int32_t* expert_ids = nullptr;
+  const std::int32_t* group_of_expert = nullptr;
+  int first_expert = 0;
+  int expert_count = 0;
   const std::int32_t* tile_group = nullptr;  // [prefill_tiles(items, groups)], -1 padded
   const std::int32_t* tile_begin = nullptr;  // likewise: first item
   // Result.
@@ -63,12 +70,22 @@ struct MatmulArgs {
   const float* bias = nullptr;  // [columns of the result]
   const float* pair_weights = nullptr;
   float scaling = 1;
+  float alpha = 0, limit = 0, beta = 0;  // of the activation
 };
+
+inline constexpr int direct_items = 256;  // what the kernels' tables hold
+inline constexpr int direct_worth = 64;   // beyond, blocks that find no expert of their own cost more than making lists
+// Up to these many items, of one list, results can be stored activated.
+inline constexpr int activated_items = 8;
 
 inline int prefill_tiles(int items, int groups) {
   const int whole = (items + prefill_tile - 1) / prefill_tile;
   return groups > 0 ? whole + groups : whole;
 }
+
+// Whether the fast kernels take the shapes: K in whole steps, rows at 16 bytes. Direct items and activated results need
+// them.
+bool fits_tensor_cores(const MatmulArgs& args);
 
 // Launches what fits the shapes; parts of different formats get a launch each. At most one group of formats where
 // `table` is given: `inline_parts` then describe the parts of every group (rows, columns, format).

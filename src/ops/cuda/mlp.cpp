@@ -100,8 +100,8 @@ std::int64_t CudaBackend::experts_scratch_bytes(const Limits& limits) const {
 
 const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
   std::unique_ptr<ExpertTable>& entry = tables_[experts.data()];
-  if (entry != nullptr && std::equal(experts.begin(), experts.end(), entry->experts.begin(), entry->experts.end(),
-                                     same_mlp)) {
+  if (entry != nullptr &&
+      std::equal(experts.begin(), experts.end(), entry->experts.begin(), entry->experts.end(), same_mlp)) {
     return *entry;
   }
   if (recording_ != 0) fail_internal("experts: new weights inside a pass that is recorded");
@@ -112,9 +112,10 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
   std::vector<WeightPart> parts;
   std::vector<std::size_t> offsets;  // of each class's four tables
   for (const MlpWeights& expert : experts) {
-    const auto known = std::ranges::find_if(entry->classes,
-                                            [&](const ExpertClass& other) { return same_class(other.shape, expert); });
-    if (known == entry->classes.end()) entry->classes.push_back({expert, 0, nullptr, nullptr, nullptr, nullptr, nullptr});
+    const auto known =
+        std::ranges::find_if(entry->classes, [&](const ExpertClass& other) { return same_class(other.shape, expert); });
+    if (known == entry->classes.end())
+      entry->classes.push_back({expert, 0, nullptr, nullptr, nullptr, nullptr, nullptr});
   }
   for (ExpertClass& kind : entry->classes) {
     std::vector<std::int32_t>& map = maps.emplace_back(experts.size(), -1);
@@ -157,12 +158,29 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
 
 namespace {
 
+// Few enough that gate, up and activation are one launch.
+bool few_items(const MatmulArgs& args) {
+  return args.groups > 0 ? args.expert_ids != nullptr : args.items <= activated_items;
+}
+
+bool takes_fast_kernels(const MlpWeights& shape, const Tensor& hidden) {
+  MatmulArgs args;
+  args.parts = 3;
+  args.inline_parts[0] = part_of(shape.gate, 0);
+  args.inline_parts[1] = part_of(shape.up, 0);
+  args.inline_parts[2] = part_of(shape.down, 0);
+  args.columns = static_cast<int>(shape.gate.columns);
+  args.x = reinterpret_cast<const std::uint16_t*>(hidden.data);
+  args.x_stride = hidden.row_stride;
+  return fits_tensor_cores(args) && shape.gate.rows % step_columns == 0;
+}
+
 // gate | up, activation and down of one class of experts or of one MLP.
 struct MlpRun {
-  MatmulArgs args;      // list and groups, x
+  MatmulArgs args;  // list and groups, x
   const MlpWeights* shape = nullptr;
   const WeightPart *gate_up = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;  // groups' tables
-  std::int64_t rows = 0;  // of packed, inner and sums
+  std::int64_t rows = 0;                                                                 // of packed, inner and sums
 };
 
 }  // namespace
@@ -206,8 +224,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
         first_column += weight.rows;
       }
       Arena own = quantised;
-      const Activations activations = activations_for(weights.front().quantized_activations, from, stride, rows,
-                                                      weights.front().columns, own);
+      const Activations activations =
+          activations_for(weights.front().quantized_activations, from, stride, rows, weights.front().columns, own);
       args.x = activations.data;
       args.x_stride = activations.stride;
       args.token_scales = activations.scales;
@@ -215,16 +233,26 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     };
     const bool together = mlp.args.groups == 0 ? shape.gate.quantized_activations == shape.up.quantized_activations
                                                : mlp.gate_up != nullptr;
-    if (together) {
-      const WeightMatrix both[] = {shape.gate, shape.up};
+    const WeightMatrix both[] = {shape.gate, shape.up};
+    if (together && few_items(mlp.args) && takes_fast_kernels(shape, hidden)) {
+      args.store = Store::activated;
+      args.out = memory.inner;
+      args.out_stride = shape.gate.rows;
+      args.alpha = activation.alpha;
+      args.limit = activation.limit;
+      args.beta = activation.beta;
+      product(both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
+    } else if (together) {
       product(both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
     } else {
       product({&shape.gate, 1}, mlp.gate, 0, x, hidden.row_stride, tokens);
       product({&shape.up, 1}, mlp.up, shape.gate.rows, x, hidden.row_stride, tokens);
     }
-    const auto rows = static_cast<int>(mlp.rows);
-    check(launch_activate(memory.packed, rows, static_cast<int>(shape.gate.rows), activation, memory.inner, stream_),
-          "experts: activation");
+    if (args.store != Store::activated) {
+      check(launch_activate(memory.packed, static_cast<int>(mlp.rows), static_cast<int>(shape.gate.rows), activation,
+                            memory.inner, stream_),
+            "experts: activation");
+    }
     args.list_divisor = 1;
     args.columns = static_cast<int>(shape.gate.rows);
     args.store = mlp.args.pair_weights != nullptr ? Store::weighted : Store::f32;
@@ -236,7 +264,9 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
   if (k > 0) {
     for (const ExpertClass& kind : table->classes) {
       const ExpertGroups kinds{first, static_cast<int>(table->experts.size()), kind.groups, kind.group_of_expert};
-      check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
+      const bool direct = tokens * k <= direct_worth && takes_fast_kernels(kind.shape, hidden);
+      if (!direct)
+        check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
       MlpRun mlp;
       mlp.shape = &kind.shape;
       mlp.gate_up = kind.gate_up;
@@ -246,13 +276,20 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.rows = tokens * k;
       mlp.args.items = static_cast<std::int32_t>(tokens * k);
       mlp.args.groups = kind.groups;
-      mlp.args.list = lists.list;
       mlp.args.list_divisor = static_cast<int>(k);
-      mlp.args.result_by_list = true;
-      mlp.args.group_begin = lists.group_begin;
-      mlp.args.active = lists.active;
-      mlp.args.tile_group = lists.tile_group;
-      mlp.args.tile_begin = lists.tile_begin;
+      if (direct) {
+        mlp.args.expert_ids = routing.expert_ids;
+        mlp.args.group_of_expert = table->classes.size() > 1 ? kind.group_of_expert : nullptr;
+        mlp.args.first_expert = first;
+        mlp.args.expert_count = kinds.count;
+      } else {
+        mlp.args.list = lists.list;
+        mlp.args.result_by_list = true;
+        mlp.args.group_begin = lists.group_begin;
+        mlp.args.active = lists.active;
+        mlp.args.tile_group = lists.tile_group;
+        mlp.args.tile_begin = lists.tile_begin;
+      }
       mlp.args.pair_weights = routing.expert_weights;
       mlp.args.scaling = scaling;
       run(mlp, routed);
@@ -294,7 +331,8 @@ void CudaBackend::experts(const Tensor& hidden, const Routing& routing, int firs
   const ExpertTable* table = k > 0 ? &table_of(experts) : nullptr;
   // As many tokens at a time as the scratch memory holds.
   const auto bytes = [&](std::int64_t tokens) {
-    return scratch_for(tokens, k, std::ssize(experts), hidden.columns, width, shared != nullptr ? shared->gate.rows : 0);
+    return scratch_for(tokens, k, std::ssize(experts), hidden.columns, width,
+                       shared != nullptr ? shared->gate.rows : 0);
   };
   std::int64_t turn = hidden.rows;
   while (turn > 1 && bytes(turn) > std::ssize(scratch_)) turn = (turn + 1) / 2;

@@ -1,5 +1,6 @@
 #include "src/ops/cuda/batch.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -81,6 +82,7 @@ __device__ void store_cache(const PagePart& part, int page, int head, int slot, 
 }
 
 __global__ void __launch_bounds__(128) qkv_finish_any_sm80(const __grid_constant__ QkvFinishArgs args, int heads) {
+  wait_for_previous();
   const int token = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   int head = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / warp_size;
@@ -124,6 +126,7 @@ __global__ void __launch_bounds__(128) qkv_finish_any_sm80(const __grid_constant
 // Pairs (i, i + 39) of the first 78 of 80 dimensions; a warp a head.
 __global__ void __launch_bounds__(128) vision_qkv_finish_sm80(std::uint16_t* packed, std::int64_t stride, int heads,
                                                               const float* table, std::int64_t table_stride) {
+  wait_for_previous();
   const int head = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / warp_size;
   if (head >= heads) return;
   std::uint16_t* x = packed + blockIdx.y * stride + head * vision_head_dim;
@@ -143,16 +146,14 @@ cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream) {
   if (args.batch.tokens == 0) return cudaSuccess;
   const int heads = args.query_heads + 2 * args.kv_heads + args.index_heads + (args.index_heads > 0 ? 1 : 0);
   const dim3 grid(static_cast<unsigned>((heads + 3) / 4), static_cast<unsigned>(args.batch.tokens));
-  qkv_finish_any_sm80<<<grid, 128, 0, stream>>>(args, heads);
-  return cudaGetLastError();
+  return launch(qkv_finish_any_sm80, grid, 128, 0, stream, args, heads);
 }
 
 cudaError_t launch_vision_qkv_finish(std::uint16_t* packed, std::int64_t stride, int rows, int heads,
                                      const float* table, std::int64_t table_stride, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>((2 * heads + 3) / 4), static_cast<unsigned>(rows));
-  vision_qkv_finish_sm80<<<grid, 128, 0, stream>>>(packed, stride, 2 * heads, table, table_stride);
-  return cudaGetLastError();
+  return launch(vision_qkv_finish_sm80, grid, 128, 0, stream, packed, stride, 2 * heads, table, table_stride);
 }
 
 }  // namespace m3::ops::cuda

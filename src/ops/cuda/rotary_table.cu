@@ -1,5 +1,6 @@
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -8,6 +9,7 @@ namespace {
 // The product in fp32, as the reference has it; cosf and sinf reduce large angles exactly.
 __global__ void rotary_table_any_sm80(const std::int32_t* positions, int rows, const float* inv_freq, int half,
                                       float attention_factor, float* table, std::int64_t stride) {
+  wait_for_previous();
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int token = at / half;
   const int i = at % half;
@@ -19,6 +21,7 @@ __global__ void rotary_table_any_sm80(const std::int32_t* positions, int rows, c
 
 __global__ void vision_rotary_table_sm80(const std::int32_t* positions, int rows, const float* inv_freq, float* table,
                                          std::int64_t stride) {
+  wait_for_previous();
   constexpr int frequencies = vision_rotary_pairs / 3;
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int patch = at / vision_rotary_pairs;
@@ -37,17 +40,15 @@ unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((thread
 cudaError_t launch_rotary_table(const Batch& batch, const float* inv_freq, int half, float attention_factor,
                                 float* table, std::int64_t stride, cudaStream_t stream) {
   if (batch.tokens == 0) return cudaSuccess;
-  rotary_table_any_sm80<<<blocks_for(std::int64_t{batch.tokens} * half), 128, 0, stream>>>(
-      batch.positions, batch.tokens, inv_freq, half, attention_factor, table, stride);
-  return cudaGetLastError();
+  return launch(rotary_table_any_sm80, blocks_for(std::int64_t{batch.tokens} * half), 128, 0, stream, batch.positions,
+                batch.tokens, inv_freq, half, attention_factor, table, stride);
 }
 
 cudaError_t launch_vision_rotary_table(const std::int32_t* positions, int rows, const float* inv_freq, float* table,
                                        std::int64_t stride, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
-  vision_rotary_table_sm80<<<blocks_for(std::int64_t{rows} * vision_rotary_pairs), 128, 0, stream>>>(
-      positions, rows, inv_freq, table, stride);
-  return cudaGetLastError();
+  return launch(vision_rotary_table_sm80, blocks_for(std::int64_t{rows} * vision_rotary_pairs), 128, 0, stream,
+                positions, rows, inv_freq, table, stride);
 }
 
 }  // namespace m3::ops::cuda

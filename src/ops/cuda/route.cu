@@ -1,5 +1,6 @@
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -10,6 +11,7 @@ constexpr int most_experts_a_token = 32;
 // A warp a token: sigmoid, the k highest of p + bias (ties to the lower id, NaN as the lowest), weights p / Σp.
 __global__ void __launch_bounds__(128) route_choose_sm80(float* logits, int tokens, int experts, const float* bias,
                                                          const __grid_constant__ Routing routing) {
+  wait_for_previous();
   __shared__ int chosen[4][most_experts_a_token];
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -33,8 +35,8 @@ __global__ void __launch_bounds__(128) route_choose_sm80(float* logits, int toke
     for (int offset = 16; offset > 0; offset /= 2) {
       const float other_score = __shfl_xor_sync(all_lanes, best_score, offset);
       const int other = __shfl_xor_sync(all_lanes, best, offset);
-      if (other < experts && (best == experts || other_score > best_score ||
-                              (other_score == best_score && other < best))) {
+      if (other < experts &&
+          (best == experts || other_score > best_score || (other_score == best_score && other < best))) {
         best = other, best_score = other_score;
       }
     }
@@ -65,9 +67,8 @@ cudaError_t launch_choose_experts(float* logits, int tokens, int experts, const 
   if (routing.experts_per_token > most_experts_a_token || routing.experts_per_token > experts) {
     return cudaErrorInvalidValue;
   }
-  route_choose_sm80<<<static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream>>>(logits, tokens, experts, bias,
-                                                                                 routing);
-  return cudaGetLastError();
+  return launch(route_choose_sm80, static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream, logits, tokens, experts,
+                bias, routing);
 }
 
 }  // namespace m3::ops::cuda

@@ -1,5 +1,6 @@
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -26,10 +27,9 @@ __device__ double uniform_draw(std::uint64_t seed, std::uint32_t sample, std::in
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    const std::uint32_t next[4] = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-                                   static_cast<std::uint32_t>(product1),
-                                   static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-                                   static_cast<std::uint32_t>(product0)};
+    const std::uint32_t next[4] = {
+        static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
+        static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
     for (int i = 0; i < 4; ++i) counter[i] = next[i];
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
@@ -119,9 +119,10 @@ __device__ void find_key(const float* logits, int vocab, std::uint64_t wanted, S
 
 // A block of threads a row: host/sampler's sample_row. Weights are integers of 40 bits below the highest one's, so that
 // sums do not depend on their order; the host's are doubles, which agree but for draws within 2^-38 of a border.
-__global__ void __launch_bounds__(sample_threads) sample_row_sm80(float* all_logits, std::int64_t stride, int vocab,
-                                                                  const SampleRow* rows, std::uint32_t* all_counts,
-                                                                  std::int32_t* ids, std::uint8_t* finite) {
+__global__ void __launch_bounds__(sample_threads)
+    sample_row_sm80(float* all_logits, std::int64_t stride, int vocab, const SampleRow* rows, std::uint32_t* all_counts,
+                    std::int32_t* ids, std::uint8_t* finite) {
+  wait_for_previous();
   __shared__ Shared shared;
   const SampleRow row = rows[blockIdx.x];
   float* logits = all_logits + blockIdx.x * stride;
@@ -300,9 +301,8 @@ __global__ void __launch_bounds__(sample_threads) sample_row_sm80(float* all_log
 cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
                           std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  sample_row_sm80<<<static_cast<unsigned>(count), sample_threads, 0, stream>>>(logits, stride, vocab, rows, counts,
-                                                                              ids, finite);
-  return cudaGetLastError();
+  return launch(sample_row_sm80, static_cast<unsigned>(count), sample_threads, 0, stream, logits, stride, vocab, rows,
+                counts, ids, finite);
 }
 
 }  // namespace m3::ops::cuda

@@ -3,6 +3,7 @@
 #include "src/ops/cuda/attention.cuh"
 #include "src/ops/cuda/batch.cuh"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
 
@@ -12,37 +13,38 @@ constexpr int score_warps = 8;
 
 struct ScoreLaunch {
   SelectArgs args;
-  int first_token;     // of this launch
-  int tokens;          // of this launch
-  int tile_tokens;     // of one block of threads
-  int blocks;          // of a row of scores
-  int strip;           // key blocks of one block of threads
+  int first_token;  // of this launch
+  int tokens;       // of this launch
+  int tile_tokens;  // of one block of threads
+  int blocks;       // of a row of scores
+  int strip;        // key blocks of one block of threads
 };
 
 // scores[token, head, block] = the highest visible dot product. A block of threads takes up to 8 · Tiles columns, a
 // column being a head of a token of its tile, over a strip of key blocks; a warp takes 16 keys of each.
 template <bool Fp8, int Tiles>
-__global__ void __launch_bounds__(256) select_blocks_score_sm80(const __grid_constant__ ScoreLaunch launch) {
+__global__ void __launch_bounds__(256) select_blocks_score_sm80(const __grid_constant__ ScoreLaunch call) {
+  wait_for_previous();
   using Row = CacheRow<Fp8>;
   constexpr int columns = 8 * Tiles;
   __shared__ __align__(16) std::uint16_t queries[columns][head_dim + 8];
   __shared__ float highest[score_warps][columns];
   __shared__ int limits[columns];     // keys at positions below are visible; 0: nothing
   __shared__ int sequences[columns];  // of each column
-  const SelectArgs& args = launch.args;
+  const SelectArgs& args = call.args;
   const int heads = args.heads;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
   const int g = lane / 4;
   const int j = lane % 4;
-  const int first_token = launch.first_token + static_cast<int>(blockIdx.y) * launch.tile_tokens;
-  const int last_token = min(first_token + launch.tile_tokens, launch.first_token + launch.tokens);
+  const int first_token = call.first_token + static_cast<int>(blockIdx.y) * call.tile_tokens;
+  const int last_token = min(first_token + call.tile_tokens, call.first_token + call.tokens);
 
   for (int column = static_cast<int>(threadIdx.x); column < columns; column += 256) {
     const int token = first_token + column / heads;
     limits[column] = 0;
     sequences[column] = -1;
-    if (column / heads < launch.tile_tokens && token < last_token) {
+    if (column / heads < call.tile_tokens && token < last_token) {
       const int sequence = live_sequence(args.batch, token);
       if (sequence >= 0) {
         sequences[column] = sequence;
@@ -54,7 +56,7 @@ __global__ void __launch_bounds__(256) select_blocks_score_sm80(const __grid_con
     const int column = i / head_dim;
     const int token = first_token + column / heads;
     std::uint16_t value = 0;
-    if (column / heads < launch.tile_tokens && token < last_token) {
+    if (column / heads < call.tile_tokens && token < last_token) {
       value = args.index_q[token * args.stride + column % heads * head_dim + i % head_dim];
       if constexpr (Fp8) value = narrow_bf16(widen_e4m3(narrow_e4m3(widen_bf16(value))));
     }
@@ -72,8 +74,8 @@ __global__ void __launch_bounds__(256) select_blocks_score_sm80(const __grid_con
       continue;
     }
     const int run_limit = limits[min(run_end, columns) - 1];  // positions ascend inside a run
-    const int first_block = static_cast<int>(blockIdx.x) * launch.strip;
-    const int last_block = min(first_block + launch.strip, (run_limit + page_tokens - 1) / page_tokens);
+    const int first_block = static_cast<int>(blockIdx.x) * call.strip;
+    const int last_block = min(first_block + call.strip, (run_limit + page_tokens - 1) / page_tokens);
     for (int block = first_block; block < last_block; ++block) {
       const int page = index_page(args.batch, sequence, block);
       float best[Tiles][2];
@@ -115,8 +117,8 @@ __global__ void __launch_bounds__(256) select_blocks_score_sm80(const __grid_con
       for (int column = run + static_cast<int>(threadIdx.x); column < min(run_end, columns); column += 256) {
         float score = no_score;
         for (int w = 0; w < score_warps; ++w) score = fmaxf(score, highest[w][column]);
-        const int token = first_token - launch.first_token + column / heads;
-        args.scores[(std::int64_t{token} * heads + column % heads) * launch.blocks + block] = score;
+        const int token = first_token - call.first_token + column / heads;
+        args.scores[(std::int64_t{token} * heads + column % heads) * call.blocks + block] = score;
       }
       __syncthreads();
     }
@@ -145,18 +147,19 @@ inline constexpr int most_topk = 128;
 // The choice of one token and head by `Warps` warps: every thread keeps the best of its own blocks, and the best of all
 // is taken topk times.
 template <int Warps>
-__global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch launch, int rows) {
+__global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch call, int rows) {
+  wait_for_previous();
   extern __shared__ float row_scores[];
   __shared__ std::uint64_t bests[Warps];
   __shared__ int chosen[4][most_topk];
   constexpr int threads = Warps * warp_size;
-  const SelectArgs& args = launch.args;
+  const SelectArgs& args = call.args;
   const int local = static_cast<int>(threadIdx.x) / threads;  // which row of this block of threads
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int row = static_cast<int>(blockIdx.x) * static_cast<int>(blockDim.x / threads) + local;
   if (row >= rows) return;
-  const int token = launch.first_token + row / args.heads;
-  std::int32_t* ids = args.block_ids + (std::int64_t{launch.first_token} * args.heads + row) * args.topk;
+  const int token = call.first_token + row / args.heads;
+  std::int32_t* ids = args.block_ids + (std::int64_t{call.first_token} * args.heads + row) * args.topk;
   const int sequence = live_sequence(args.batch, token);
   const int blocks = args.batch.positions[token] / page_tokens + 1;
   if (sequence < 0 || index_page(args.batch, sequence, blocks - 1) < 0) {
@@ -171,8 +174,8 @@ __global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch la
   for (int i = thread; i < trailing; i += threads) chosen[local][leading + i] = local_begin + i;
   int count = leading + trailing;
 
-  float* scores = row_scores + local * launch.blocks;
-  const float* from = args.scores + std::int64_t{row} * launch.blocks;
+  float* scores = row_scores + local * call.blocks;
+  const float* from = args.scores + std::int64_t{row} * call.blocks;
   std::uint64_t best = 0;
   int position = -1;
   const auto candidate = [&](int block) -> std::uint64_t {
@@ -226,21 +229,20 @@ __global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch la
 std::int64_t blocks_of(std::int64_t context) { return (context + page_tokens - 1) / page_tokens; }
 
 template <bool Fp8>
-void launch_scores(ScoreLaunch& launch, cudaStream_t stream) {
-  const int heads = launch.args.heads;
+void launch_scores(ScoreLaunch& call, cudaStream_t stream) {
+  const int heads = call.args.heads;
   // Few tokens, or tokens that share little: tiles of 8 columns.
-  const bool wide = heads > 8 || (launch.tokens >= 16 && launch.args.batch.longest_query >= 8);
+  const bool wide = heads > 8 || (call.tokens >= 16 && call.args.batch.longest_query >= 8);
   const int columns = wide ? 64 : 8;
-  launch.tile_tokens = columns / heads;
-  const int tiles = (launch.tokens + launch.tile_tokens - 1) / launch.tile_tokens;
+  call.tile_tokens = columns / heads;
+  const int tiles = (call.tokens + call.tile_tokens - 1) / call.tile_tokens;
   // Strips so short that some 1000 blocks of threads come out.
-  launch.strip = std::clamp(static_cast<int>(std::int64_t{launch.blocks} * tiles / 1024), 1, 64);
-  const dim3 grid(static_cast<unsigned>((launch.blocks + launch.strip - 1) / launch.strip),
-                  static_cast<unsigned>(tiles));
+  call.strip = std::clamp(static_cast<int>(std::int64_t{call.blocks} * tiles / 1024), 1, 64);
+  const dim3 grid(static_cast<unsigned>((call.blocks + call.strip - 1) / call.strip), static_cast<unsigned>(tiles));
   if (wide) {
-    select_blocks_score_sm80<Fp8, 8><<<grid, 256, 0, stream>>>(launch);
+    launch(select_blocks_score_sm80<Fp8, 8>, grid, 256, 0, stream, call);
   } else {
-    select_blocks_score_sm80<Fp8, 1><<<grid, 256, 0, stream>>>(launch);
+    launch(select_blocks_score_sm80<Fp8, 1>, grid, 256, 0, stream, call);
   }
 }
 
@@ -255,30 +257,30 @@ std::int64_t select_score_floats(std::int64_t tokens, std::int64_t heads, std::i
 cudaError_t launch_select_blocks(const SelectArgs& args, cudaStream_t stream) {
   if (args.batch.tokens == 0) return cudaSuccess;
   if (args.heads > 64 || args.topk > most_topk) return cudaErrorInvalidValue;
-  ScoreLaunch launch{args, 0, 0, 0, 0, 0};
-  launch.blocks = static_cast<int>(blocks_of(args.batch.longest_context));
-  const std::int64_t most = std::min<std::int64_t>(args.score_floats / (std::int64_t{args.heads} * launch.blocks),
-                                                   args.batch.tokens);
+  ScoreLaunch call{args, 0, 0, 0, 0, 0};
+  call.blocks = static_cast<int>(blocks_of(args.batch.longest_context));
+  const std::int64_t most =
+      std::min<std::int64_t>(args.score_floats / (std::int64_t{args.heads} * call.blocks), args.batch.tokens);
   if (most < 1) return cudaErrorInvalidValue;
   for (int first = 0; first < args.batch.tokens; first += static_cast<int>(most)) {
-    launch.first_token = first;
-    launch.tokens = static_cast<int>(std::min<std::int64_t>(most, args.batch.tokens - first));
+    call.first_token = first;
+    call.tokens = static_cast<int>(std::min<std::int64_t>(most, args.batch.tokens - first));
     if (args.index_k.dtype == DType::f8_e4m3) {
-      launch_scores<true>(launch, stream);
+      launch_scores<true>(call, stream);
     } else {
-      launch_scores<false>(launch, stream);
+      launch_scores<false>(call, stream);
     }
-    const int rows = launch.tokens * args.heads;
-    const int bytes = launch.blocks * static_cast<int>(sizeof(float));
-    if (launch.blocks <= 1024) {
-      select_blocks_choose_sm80<1><<<static_cast<unsigned>((rows + 3) / 4), 128, static_cast<std::size_t>(bytes) * 4,
-                                     stream>>>(launch, rows);
+    const int rows = call.tokens * args.heads;
+    const int bytes = call.blocks * static_cast<int>(sizeof(float));
+    if (call.blocks <= 1024) {
+      launch(select_blocks_choose_sm80<1>, static_cast<unsigned>((rows + 3) / 4), 128,
+             static_cast<std::size_t>(bytes) * 4, stream, call, rows);
     } else {
       const cudaError_t error =
           cudaFuncSetAttribute(select_blocks_choose_sm80<8>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
       if (error != cudaSuccess) return error;
-      select_blocks_choose_sm80<8>
-          <<<static_cast<unsigned>(rows), 256, static_cast<std::size_t>(bytes), stream>>>(launch, rows);
+      launch(select_blocks_choose_sm80<8>, static_cast<unsigned>(rows), 256, static_cast<std::size_t>(bytes), stream,
+             call, rows);
     }
   }
   return cudaGetLastError();

@@ -1,0 +1,47 @@
+// Launching kernels so that one begins while the one before it ends (programmatic dependent launch; Hopper and later).
+//
+// Every kernel launched by `launch` calls `wait_for_previous` before it touches what another kernel may have written or
+// may still read; constants (weights, arguments) may be prefetched ahead of it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace m3::ops::cuda {
+
+// All blocks of the kernel before have ended and their writes are visible. Lets the next kernel's blocks come up.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Asks the L2 for the line at `address`.
+__device__ inline void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+inline bool launches_overlap() {
+  static const bool overlap = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  }();
+  return overlap;
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared_bytes,
+                   cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = launches_overlap() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+}  // namespace m3::ops::cuda

@@ -78,7 +78,7 @@ std::int64_t attend_workspace_bytes(std::int64_t tokens, std::int64_t query_head
   if (kv_heads == 0) return 0;
   constexpr std::int64_t enough = std::int64_t{128} << 20;
   const std::int64_t pages = (context + page_tokens - 1) / page_tokens;
-  const std::int64_t sparse = token_bytes(query_heads, kv_heads, (topk + attend_warps - 1) / attend_warps);
+  const std::int64_t sparse = token_bytes(query_heads, kv_heads, topk);
   const std::int64_t dense = token_bytes(query_heads, kv_heads, dense_splits(pages));
   const std::int64_t one = std::max(sparse, dense);
   return std::max(one, std::min(enough, tokens * one));

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "src/ops/cuda/attend.cuh"
+#include "src/ops/cuda/attend_decode.cuh"
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/launch.cuh"
 
@@ -8,49 +8,16 @@ namespace m3::ops::cuda {
 
 namespace {
 
-// Four slots a block of threads, one a warp.
-template <bool Fp8>
-__global__ void __launch_bounds__(128) attend_sparse_partial_sm80(const __grid_constant__ AttendArgs args) {
-  wait_for_previous();
-  __shared__ float shared[attend_warps][group_rows][head_dim];
-  __shared__ float marks[2][attend_warps][group_rows];
-  const int token = args.first_token + static_cast<int>(blockIdx.z);
-  const int tile = static_cast<int>(blockIdx.y);
-  const int split = static_cast<int>(blockIdx.x);
-  const int kv_head = tile / row_tiles(args.query_heads, args.kv_heads);
-  const int sequence = live_sequence(args.batch, token);
-  if (sequence < 0) return;
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int slot = split * attend_warps + static_cast<int>(threadIdx.x) / warp_size;
-  SoftmaxState state;
-  int block = -1;
-  if (slot < args.topk) block = args.block_ids[(std::int64_t{token} * args.kv_heads + kv_head) * args.topk + slot];
-  const int page = block >= 0 ? kv_page(args.batch, sequence, block) : -1;
-  const int visible = min(page_tokens, args.batch.positions[token] + 1 - block * page_tokens);
-  if (page >= 0 && visible > 0) {
-    std::uint32_t q[8][4];
-    load_tile_queries<Fp8>(args, token, tile, lane, q);
-    constexpr int element_bytes = CacheRow<Fp8>::element_bytes;
-    const std::byte* k = page_run(args.k, page, kv_head, element_bytes);
-    const std::byte* v = page_run(args.v, page, kv_head, element_bytes);
-    for (int key = 0; key < visible; key += 64) {
-      const int first[2] = {0, 0};
-      const int last[2] = {visible - key, visible - key};
-      const std::int64_t offset = std::int64_t{key} * head_dim * element_bytes;
-      attend_chunk<Fp8>(q, k + offset, v + offset, first, last, min(64, visible - key), args.scale, lane, state);
-    }
-  }
-  const std::int64_t tiles = gridDim.y;
-  write_partial<Fp8>(state, shared, marks, args.partials[(blockIdx.z * tiles + blockIdx.y) * args.splits + blockIdx.x]);
-}
+// Up to these many tokens a block of threads takes one slot instead of four: too few tokens to fill the GPU otherwise.
+constexpr int spread_tokens = 8;
 
-__global__ void __launch_bounds__(128) attend_sparse_merge_sm80(const __grid_constant__ AttendArgs args) {
-  wait_for_previous();
-  const int token = args.first_token + static_cast<int>(blockIdx.y);
-  const int sequence = live_sequence(args.batch, token);
-  if (sequence < 0 || kv_page(args.batch, sequence, args.batch.positions[token] / page_tokens) < 0) return;
-  const std::int64_t at = std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
-  merge_partials(args, token, static_cast<int>(blockIdx.x), args.partials + at * args.splits, args.splits);
+template <bool Fp8, int Slots>
+cudaError_t launch_decode(const AttendArgs& args, dim3 grid, unsigned* counters, cudaStream_t stream) {
+  static int allowed = 0;
+  constexpr int bytes = SlotMemory<Fp8>::bytes;
+  const auto kernel = attend_sparse_decode_sm80<Fp8, Slots>;
+  if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
+  return launch(kernel, grid, 256, bytes, stream, args, counters);
 }
 
 }  // namespace
@@ -76,24 +43,22 @@ cudaError_t launch_attend_sparse(const AttendCall& call, cudaStream_t stream) {
   const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
   args.scale = call.args.scale * (fp8 ? call.pages.k_scale : 1.0f) * log2_e;
   args.v_scale = fp8 ? call.pages.v_scale : 1.0f;
-  args.splits = (args.topk + attend_warps - 1) / attend_warps;
+  const int slots = args.batch.tokens <= spread_tokens ? 1 : group_slots;
+  args.splits = (args.topk + slots - 1) / slots;
   args.partials = static_cast<Partial*>(call.workspace);
   const int tiles = args.kv_heads * row_tiles(args.query_heads, args.kv_heads);
   const std::int64_t token_bytes = std::int64_t{tiles} * args.splits * static_cast<std::int64_t>(sizeof(Partial));
-  const auto most = std::min<std::int64_t>(call.workspace_bytes / token_bytes, 32768);
+  const auto most = std::min<std::int64_t>({call.workspace_bytes / token_bytes, 32768, call.counters_size / tiles});
   if (most < 1) return cudaErrorInvalidValue;
   for (int first = 0; first < args.batch.tokens; first += static_cast<int>(most)) {
     const auto count = static_cast<unsigned>(std::min<std::int64_t>(most, args.batch.tokens - first));
     args.first_token = first;
     const dim3 grid(static_cast<unsigned>(args.splits), static_cast<unsigned>(tiles), count);
-    if (fp8) {
-      launch(attend_sparse_partial_sm80<true>, grid, 128, 0, stream, args);
-    } else {
-      launch(attend_sparse_partial_sm80<false>, grid, 128, 0, stream, args);
-    }
-    launch(attend_sparse_merge_sm80, dim3(static_cast<unsigned>(tiles), count), 128, 0, stream, args);
+    const auto run = fp8 ? (slots == 1 ? launch_decode<true, 1> : launch_decode<true, group_slots>)
+                         : (slots == 1 ? launch_decode<false, 1> : launch_decode<false, group_slots>);
+    if (const cudaError_t error = run(args, grid, call.counters, stream); error != cudaSuccess) return error;
   }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 }  // namespace m3::ops::cuda

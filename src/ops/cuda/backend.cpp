@@ -133,8 +133,14 @@ void CudaBackend::drop_recordings() {
   recordings_.clear();
 }
 
+// A counter for each token and tile of heads that one launch takes.
+static std::int64_t counters_for(const Limits& limits) {
+  return std::clamp<std::int64_t>(limits.tokens, 1, 4096) * std::max<std::int64_t>(limits.query_heads, 1);
+}
+
 std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
   Arena arena;
+  arena.take<unsigned>(counters_for(limits));
   arena.take<std::int32_t>(limits.logits_rows);
   arena.take<std::uint8_t>(limits.logits_rows);
   arena.take<SampleRow>(limits.logits_rows);
@@ -161,11 +167,15 @@ void CudaBackend::bind_workspace(std::span<std::byte> workspace, const Limits& l
   drop_recordings();
   limits_ = limits;
   Arena arena(workspace);
+  counters_size_ = counters_for(limits);
+  counters_ = arena.take<unsigned>(counters_size_);
   sampled_ = arena.take<std::int32_t>(limits.logits_rows);
   finite_ = arena.take<std::uint8_t>(limits.logits_rows);
   sample_rows_ = arena.take<SampleRow>(limits.logits_rows);
   token_counts_ = arena.take<std::uint32_t>(limits.logits_rows * limits.vocab);
   scratch_ = workspace.subspan(static_cast<std::size_t>(arena.used()));
+  check(cudaMemsetAsync(counters_, 0, static_cast<std::size_t>(counters_size_) * sizeof(unsigned), stream_),
+        "clearing counters");
   const auto counts = static_cast<std::size_t>(limits.logits_rows * limits.vocab) * sizeof(std::uint32_t);
   check(cudaMemsetAsync(token_counts_, 0, counts, stream_), "clearing the sampler's counts");
 }

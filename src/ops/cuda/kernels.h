@@ -88,15 +88,23 @@ struct AttendCall {
   std::int64_t out_stride = 0;
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
+  unsigned* counters = nullptr;  // zero between calls
+  std::int64_t counters_size = 0;
 };
 std::int64_t attend_workspace_bytes(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads,
                                     std::int64_t context, std::int64_t topk);
 cudaError_t launch_attend_dense(const AttendCall& call, cudaStream_t stream);
 cudaError_t launch_attend_sparse(const AttendCall& call, cudaStream_t stream);
 
-// From router logits [T, experts] (overwritten).
-cudaError_t launch_choose_experts(float* logits, int tokens, int experts, const float* bias, const Routing& routing,
-                                  cudaStream_t stream);
+// From router logits [T, experts] (overwritten), or from `segments` arrays of them that add up to logits / factor.
+cudaError_t launch_choose_experts(float* logits, int segments, float factor, int tokens, int experts, const float* bias,
+                                  const Routing& routing, cudaStream_t stream);
+
+// The segments' sums [8, T, experts] for few tokens, and whether the shapes fit.
+inline constexpr int route_segment_tokens = 64;
+bool route_takes_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens);
+cudaError_t launch_route_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens,
+                                  float* sums, cudaStream_t stream);
 
 // Lists of (token, slot) pairs by expert, for matmul.h: pair = token · per_token + slot.
 struct GroupLists {

@@ -19,6 +19,15 @@ __device__ inline void wait_for_previous() {
 // Asks the L2 for the line at `address`.
 __device__ inline void prefetch_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
+// Raises the kernel's limit of shared memory where it is not that high yet.
+template <typename Kernel>
+cudaError_t allow_shared(Kernel kernel, int bytes, int& allowed) {
+  if (bytes <= allowed) return cudaSuccess;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess) allowed = bytes;
+  return error;
+}
+
 inline bool launches_overlap() {
   static const bool overlap = [] {
     int device = 0, major = 0;

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(256, 2) matmul_decode_sm80(const __grid_consta
   using Format_ = Codec<Format>;
   using Ring = DecodeRing<Format, Sets>;
   constexpr int step_size = step_bytes(Format);
-  extern __shared__ __align__(128) std::byte shared[];
+  std::byte* const shared = dynamic_shared();
   __shared__ int items[direct_items];
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(256)
     matmul_prefill_sm80(const __grid_constant__ MatmulArgs args, int row_tiles, int item_tiles) {
   wait_for_previous();
   using Format_ = Codec<Format>;
-  extern __shared__ __align__(128) std::byte shared[];
+  std::byte* const shared = dynamic_shared();
   constexpr int x_bytes = prefill_tile * step_columns * 2;
   constexpr int w_step = step_bytes(Format);
 
@@ -458,15 +458,6 @@ int tiles_of(const MatmulArgs& args) {
   int tiles = 0;
   for (int part = 0; part < args.parts; ++part) tiles += (args.inline_parts[part].rows + TileRows - 1) / TileRows;
   return tiles;
-}
-
-// Raises the kernel's limit of shared memory once.
-template <typename Kernel>
-cudaError_t allow_shared(Kernel kernel, int bytes, int& allowed) {
-  if (bytes <= allowed) return cudaSuccess;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) allowed = bytes;
-  return error;
 }
 
 template <WeightFormat Format, int Tiles, int Sets, bool Activated = false>

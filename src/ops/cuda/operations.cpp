@@ -81,6 +81,7 @@ std::int64_t CudaBackend::matmul_scratch_bytes(const Limits& limits) const {
   arena.take<std::uint16_t>(rows * columns);  // quantised activations
   arena.take<float>(rows);
   arena.take<float>(limits.tokens * limits.experts);  // route
+  arena.take<float>(k_segments * std::min<std::int64_t>(limits.tokens, route_segment_tokens) * limits.experts);
   return arena.used();
 }
 
@@ -221,7 +222,7 @@ void CudaBackend::attend_dense(const Batch& batch, const Attention& args, const 
   check_tensor(out, DType::bf16, batch.tokens, args.query_heads * head_dim, "attend_dense: out");
   check_pages(pages.k, "K");
   check(launch_attend_dense({bounded(batch), args, halves(q), q.row_stride, pages, nullptr, halves(out), out.row_stride,
-                             scratch_.data(), std::ssize(scratch_)},
+                             scratch_.data(), std::ssize(scratch_), counters_, counters_size_},
                             stream_),
         "attend_dense");
 }
@@ -232,7 +233,7 @@ void CudaBackend::attend_sparse(const Batch& batch, const Attention& args, const
   check_tensor(out, DType::bf16, batch.tokens, args.query_heads * head_dim, "attend_sparse: out");
   check_pages(pages.k, "K");
   check(launch_attend_sparse({bounded(batch), args, halves(q), q.row_stride, pages, block_ids, halves(out),
-                              out.row_stride, scratch_.data(), std::ssize(scratch_)},
+                              out.row_stride, scratch_.data(), std::ssize(scratch_), counters_, counters_size_},
                              stream_),
         "attend_sparse");
 }
@@ -249,10 +250,18 @@ void CudaBackend::route(const Tensor& hidden, const WeightMatrix& gate, std::spa
   arena.take<std::uint16_t>(hidden.rows * gate.columns);
   arena.take<float>(hidden.rows);
   auto* logits = arena.take<float>(hidden.rows * experts);
-  const Tensor out{DType::f32, hidden.rows, experts, experts, reinterpret_cast<std::byte*>(logits)};
-  multiply(hidden, {&gate, 1}, {}, Store::f32, out, {}, "route");
-  check(launch_choose_experts(logits, static_cast<int>(hidden.rows), static_cast<int>(experts), bias.data(), routing,
-                              stream_),
+  const auto tokens = static_cast<int>(hidden.rows);
+  int segments = 1;
+  if (!gate.quantized_activations && route_takes_segments(gate, halves(hidden), hidden.row_stride, tokens)) {
+    segments = k_segments;
+    logits = arena.take<float>(k_segments * hidden.rows * experts);
+    check(launch_route_segments(gate, halves(hidden), hidden.row_stride, tokens, logits, stream_), "route");
+  } else {
+    const Tensor out{DType::f32, hidden.rows, experts, experts, reinterpret_cast<std::byte*>(logits)};
+    multiply(hidden, {&gate, 1}, {}, Store::f32, out, {}, "route");
+  }
+  check(launch_choose_experts(logits, segments, gate.tensor_scale, tokens, static_cast<int>(experts), bias.data(),
+                              routing, stream_),
         "route");
 }
 

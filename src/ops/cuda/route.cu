@@ -1,6 +1,7 @@
-#include "src/ops/cuda/device.cuh"
+#include "src/ops/cuda/codec.cuh"
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/launch.cuh"
+#include "src/ops/cuda/matmul.h"
 
 namespace m3::ops::cuda {
 
@@ -8,9 +9,69 @@ namespace {
 
 constexpr int most_experts_a_token = 32;
 
+// The router's products for few tokens: matmul.h's sums, but each of the eight segments of 16 rows by a block of one warp
+// of its own, on a multiprocessor of its own: a gate of 3 MB is read by 64 of them. sums [segments, tokens, experts].
+template <WeightFormat Format>
+__global__ void __launch_bounds__(32)
+    route_segments_sm80(const std::byte* gate, int experts, int columns, const std::uint16_t* x, std::int64_t x_stride,
+                        int tokens, float* sums) {
+  using Format_ = Codec<Format>;
+  const int lane = static_cast<int>(threadIdx.x);
+  const int g = lane / 4;
+  const int j = lane % 4;
+  const int steps = columns / step_columns;
+  const int segment = (steps + k_segments - 1) / k_segments;
+  const int first = static_cast<int>(blockIdx.y) * segment;
+  const int last = min(steps, first + segment);
+  const int row = static_cast<int>(blockIdx.x) * 16;
+  const std::int64_t row_bytes = std::int64_t{steps} * step_bytes(Format);
+  const std::byte* values[2];
+  for (int r = 0; r < 2; ++r) {
+    values[r] = gate + min(row + g + 8 * r, experts - 1) * row_bytes + j * Format_::lane_bytes;
+    for (int step = first; step < last; ++step) prefetch_l2(values[r] + std::int64_t{step} * step_bytes(Format));
+  }
+  wait_for_previous();
+  const int token = static_cast<int>(blockIdx.z) * 8;
+  const std::uint16_t* const from = x + min(token + g, tokens - 1) * x_stride + j * 16;
+  float acc[4] = {};
+#pragma unroll 4
+  for (int step = first; step < last; ++step) {
+    std::uint32_t raw[2][Format_::words];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int i = 0; i < Format_::words; i += 4) {
+        const uint4 v =
+            __ldg(reinterpret_cast<const uint4*>(values[r] + std::int64_t{step} * step_bytes(Format)) + i / 4);
+        raw[r][i] = v.x, raw[r][i + 1] = v.y, raw[r][i + 2] = v.z, raw[r][i + 3] = v.w;
+      }
+    }
+    const auto* of_x = reinterpret_cast<const uint4*>(from + step * step_columns);
+    std::uint32_t activations[8];
+    Format_::arrange(of_x[0], of_x[1], activations);
+#pragma unroll
+    for (int piece = 0; piece < Format_::pieces; ++piece) {
+      std::uint32_t pairs[2][8];
+      for (int r = 0; r < 2; ++r) Format_::widen(raw[r], 0, piece, pairs[r]);
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) {
+        mma_bf16(acc, pairs[0][i], pairs[1][i], pairs[0][i + 1], pairs[1][i + 1], activations[i], activations[i + 1]);
+      }
+    }
+  }
+  float* to = sums + std::int64_t{blockIdx.y} * tokens * experts;
+  for (int i = 0; i < 4; ++i) {
+    const int expert = row + g + i / 2 * 8;
+    const int at = token + 2 * j + i % 2;
+    if (expert < experts && at < tokens) to[std::int64_t{at} * experts + expert] = acc[i];
+  }
+}
+
 // A warp a token: sigmoid, the k highest of p + bias (ties to the lower id, NaN as the lowest), weights p / Σp.
-__global__ void __launch_bounds__(128) route_choose_sm80(float* logits, int tokens, int experts, const float* bias,
-                                                         const __grid_constant__ Routing routing) {
+// `segments` arrays of logits are added in order first.
+__global__ void __launch_bounds__(128)
+    route_choose_sm80(float* logits, int segments, float factor, int tokens, int experts, const float* bias,
+                      const __grid_constant__ Routing routing) {
   wait_for_previous();
   __shared__ int chosen[4][most_experts_a_token];
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
@@ -19,7 +80,15 @@ __global__ void __launch_bounds__(128) route_choose_sm80(float* logits, int toke
   if (token >= tokens) return;
   float* p = logits + std::int64_t{token} * experts;
   const int k = routing.experts_per_token;
-  for (int e = lane; e < experts; e += warp_size) p[e] = 1.0f / (1.0f + expf(-p[e]));
+  for (int e = lane; e < experts; e += warp_size) {
+    float logit = p[e];
+    if (segments > 1) {
+      logit = 0;
+      for (int s = 0; s < segments; ++s) logit += p[std::int64_t{s} * tokens * experts + e];
+      logit *= factor;
+    }
+    p[e] = 1.0f / (1.0f + expf(-logit));
+  }
   __syncwarp();
   for (int slot = 0; slot < k; ++slot) {
     float best_score = -__builtin_huge_valf();
@@ -61,14 +130,31 @@ __global__ void __launch_bounds__(128) route_choose_sm80(float* logits, int toke
 
 }  // namespace
 
-cudaError_t launch_choose_experts(float* logits, int tokens, int experts, const float* bias, const Routing& routing,
-                                  cudaStream_t stream) {
+bool route_takes_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens) {
+  return tokens <= route_segment_tokens && (gate.format == WeightFormat::f32 || gate.format == WeightFormat::bf16) &&
+         gate.columns % step_columns == 0 && x_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(gate.values) % 16 == 0 && gate.row_scales == nullptr;
+}
+
+cudaError_t launch_route_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens,
+                                  float* sums, cudaStream_t stream) {
+  if (tokens == 0) return cudaSuccess;
+  const auto experts = static_cast<int>(gate.rows);
+  const dim3 grid(static_cast<unsigned>((experts + 15) / 16), k_segments, static_cast<unsigned>((tokens + 7) / 8));
+  const auto kernel = gate.format == WeightFormat::f32 ? route_segments_sm80<WeightFormat::f32>
+                                                       : route_segments_sm80<WeightFormat::bf16>;
+  return launch(kernel, grid, 32, 0, stream, gate.values, experts, static_cast<int>(gate.columns), x, x_stride, tokens,
+                sums);
+}
+
+cudaError_t launch_choose_experts(float* logits, int segments, float factor, int tokens, int experts, const float* bias,
+                                  const Routing& routing, cudaStream_t stream) {
   if (tokens == 0) return cudaSuccess;
   if (routing.experts_per_token > most_experts_a_token || routing.experts_per_token > experts) {
     return cudaErrorInvalidValue;
   }
-  return launch(route_choose_sm80, static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream, logits, tokens, experts,
-                bias, routing);
+  return launch(route_choose_sm80, static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream, logits, segments, factor,
+                tokens, experts, bias, routing);
 }
 
 }  // namespace m3::ops::cuda

@@ -126,20 +126,94 @@ __global__ void __launch_bounds__(256) select_blocks_score_sm80(const __grid_con
   }
 }
 
-// Larger is better: the score, then the lower id; 0 is no candidate.
-__device__ std::uint64_t rank_of(float score, int block) {
-  std::uint32_t bits = __float_as_uint(score);
-  if (bits == 0x80000000u) bits = 0;  // -0 ties with 0
-  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return std::uint64_t{bits} << 32 | (0xffffffffu - static_cast<std::uint32_t>(block));
+// The same for few columns and many key blocks: a warp takes whole key blocks, so that nothing waits for other warps. 8
+// columns a block of threads.
+template <bool Fp8>
+__global__ void __launch_bounds__(256, 2) select_blocks_stream_sm80(const __grid_constant__ ScoreLaunch call) {
+  using Row = CacheRow<Fp8>;
+  __shared__ __align__(16) std::uint16_t queries[8][head_dim + 8];
+  const SelectArgs& args = call.args;
+  const int heads = args.heads;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int g = lane / 4;
+  const int j = lane % 4;
+  wait_for_previous();
+  const int first_token = call.first_token + static_cast<int>(blockIdx.y) * call.tile_tokens;
+  const int last_token = min(first_token + call.tile_tokens, call.first_token + call.tokens);
+  for (int i = static_cast<int>(threadIdx.x); i < 8 * head_dim; i += 256) {
+    const int column = i / head_dim;
+    const int token = first_token + column / heads;
+    std::uint16_t value = 0;
+    if (column / heads < call.tile_tokens && token < last_token) {
+      value = args.index_q[token * args.stride + column % heads * head_dim + i % head_dim];
+      if constexpr (Fp8) value = narrow_bf16(widen_e4m3(narrow_e4m3(widen_bf16(value))));
+    }
+    queries[column][i % head_dim] = value;
+  }
+  __syncthreads();
+  std::uint32_t q[4][4];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const uint4 v = *reinterpret_cast<const uint4*>(&queries[g][Row::k_dimension(c, j)]);
+    q[c][0] = v.x, q[c][1] = v.y, q[c][2] = v.z, q[c][3] = v.w;
+  }
+  for (int token = first_token; token < last_token; ++token) {
+    const int sequence = live_sequence(args.batch, token);
+    if (sequence < 0) continue;
+    const int limit = args.batch.positions[token] + 1;
+    const int first_block = static_cast<int>(blockIdx.x) * call.strip;
+    const int last_block = min(first_block + call.strip, (limit + page_tokens - 1) / page_tokens);
+    for (int block = first_block + warp; block < last_block; block += score_warps) {
+      const int page = index_page(args.batch, sequence, block);
+      float best[2] = {no_score, no_score};
+      if (page >= 0) {
+        const std::byte* rows = page_run(args.index_k, page, 0, Row::element_bytes);
+        const int readable = limit - 1 - block * page_tokens;  // the last written row
+#pragma unroll 2
+        for (int m = 0; m < 8; ++m) {
+          std::uint32_t k0[16], k1[16];
+          Row::load_k(rows + min(m * 16 + g, readable) * (head_dim * Row::element_bytes), j, k0);
+          Row::load_k(rows + min(m * 16 + g + 8, readable) * (head_dim * Row::element_bytes), j, k1);
+          float s[4] = {};
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            mma_bf16(s, k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
+            mma_bf16(s, k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
+          }
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (m * 16 + g + i / 2 * 8 <= readable) best[i % 2] = fmaxf(best[i % 2], s[i]);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        for (int offset = 4; offset < 32; offset *= 2) {
+          best[i] = fmaxf(best[i], __shfl_xor_sync(all_lanes, best[i], offset));
+        }
+        const int column = 2 * j + i;
+        if (g == 0 && column / heads == token - first_token) {
+          args.scores[(std::int64_t{token - call.first_token} * heads + column % heads) * call.blocks + block] =
+              best[i];
+        }
+      }
+    }
+  }
 }
 
-__device__ std::uint64_t warp_highest(std::uint64_t value) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    const std::uint64_t other = __shfl_xor_sync(all_lanes, value, offset);
-    value = other > value ? other : value;
-  }
-  return value;
+// Orders scores as integers; 0 is no candidate.
+__device__ std::uint32_t key_of(float score) {
+  std::uint32_t bits = __float_as_uint(score);
+  if (bits == 0x80000000u) bits = 0;  // -0 ties with 0
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// The highest key of the warp and, of those, the lowest block.
+__device__ void warp_best(std::uint32_t& key, int& block) {
+  const std::uint32_t highest = __reduce_max_sync(all_lanes, key);
+  block = static_cast<int>(__reduce_min_sync(all_lanes, key == highest ? static_cast<unsigned>(block) : 0xffffffffu));
+  key = highest;
 }
 
 inline constexpr int most_topk = 128;
@@ -149,8 +223,9 @@ inline constexpr int most_topk = 128;
 template <int Warps>
 __global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch call, int rows) {
   wait_for_previous();
-  extern __shared__ float row_scores[];
-  __shared__ std::uint64_t bests[Warps];
+  auto* const row_scores = reinterpret_cast<float*>(dynamic_shared());
+  __shared__ std::uint32_t best_keys[Warps];
+  __shared__ int best_blocks[Warps];
   __shared__ int chosen[4][most_topk];
   constexpr int threads = Warps * warp_size;
   const SelectArgs& args = call.args;
@@ -176,37 +251,43 @@ __global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch ca
 
   float* scores = row_scores + local * call.blocks;
   const float* from = args.scores + std::int64_t{row} * call.blocks;
-  std::uint64_t best = 0;
+  std::uint32_t best = 0;
   int position = -1;
-  const auto candidate = [&](int block) -> std::uint64_t {
+  const auto candidate = [&](int block) -> std::uint32_t {
     const float score = scores[block];
-    return score != score ? 0 : rank_of(score, block);  // NaN marks what is taken, forced or dropped
+    return score != score ? 0 : key_of(score);  // NaN marks what is taken, forced or dropped
+  };
+  const auto find_best = [&] {
+    best = 0;
+    for (int block = thread; block < blocks; block += threads) {
+      const std::uint32_t key = candidate(block);
+      if (key > best) best = key, position = block;  // the lowest of equal ones
+    }
   };
   for (int block = thread; block < blocks; block += threads) {
     float score = from[block];
     bool out = block < args.init_blocks || block >= local_begin;
     for (int i = 0; i < args.dropped_count; ++i) out = out || args.dropped[i] == block;
     scores[block] = out ? __uint_as_float(0x7fc00000u) : score;
-    const std::uint64_t rank = candidate(block);
-    if (rank > best) best = rank, position = block;
   }
+  find_best();
   while (count < args.topk) {
-    std::uint64_t winner = warp_highest(best);
+    std::uint32_t key = best;
+    int winner = position;
+    warp_best(key, winner);
     if constexpr (Warps > 1) {
       __syncthreads();
-      if (thread % warp_size == 0) bests[thread / warp_size] = winner;
+      if (thread % warp_size == 0) best_keys[thread / warp_size] = key, best_blocks[thread / warp_size] = winner;
       __syncthreads();
-      for (int w = 0; w < Warps; ++w) winner = bests[w] > winner ? bests[w] : winner;
+      key = thread % warp_size < Warps ? best_keys[thread % warp_size] : 0;
+      winner = thread % warp_size < Warps ? best_blocks[thread % warp_size] : -1;
+      warp_best(key, winner);
     }
-    if (winner == 0) break;
-    if (winner == best) {  // ranks differ: one thread
+    if (key == 0) break;
+    if (winner == position && best != 0) {
       chosen[local][count] = position;
       scores[position] = __uint_as_float(0x7fc00000u);
-      best = 0;
-      for (int block = thread; block < blocks; block += threads) {
-        const std::uint64_t rank = candidate(block);
-        if (rank > best) best = rank, position = block;
-      }
+      find_best();
     }
     ++count;
   }
@@ -241,6 +322,11 @@ void launch_scores(ScoreLaunch& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((call.blocks + call.strip - 1) / call.strip), static_cast<unsigned>(tiles));
   if (wide) {
     launch(select_blocks_score_sm80<Fp8, 8>, grid, 256, 0, stream, call);
+  } else if (std::int64_t{call.blocks} * tiles >= 1024) {
+    // Enough key blocks that each warp has some of its own.
+    call.strip = std::clamp(static_cast<int>(std::int64_t{call.blocks} * tiles / 1056), 8, 64);
+    const dim3 strips(static_cast<unsigned>((call.blocks + call.strip - 1) / call.strip), static_cast<unsigned>(tiles));
+    launch(select_blocks_stream_sm80<Fp8>, strips, 256, 0, stream, call);
   } else {
     launch(select_blocks_score_sm80<Fp8, 1>, grid, 256, 0, stream, call);
   }

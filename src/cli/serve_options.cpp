@@ -127,7 +127,7 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
   // In most launch scripts for vLLM, and true here in any case.
   command.add_flag("--enable-chunked-prefill", options.always, "Always on; for vLLM's scripts");
   command.add_flag("--trust-remote-code", options.always, "Without effect: no code of a checkpoint is run");
-  command.add_flag("--enforce-eager", options.always, "Without effect: there are no graphs to capture");
+  command.add_flag("!--enforce-eager", engine.record_passes, "On cuda: launch each kernel of a step, record no graphs");
   command.add_option("--dtype", options.dtype, "auto or bfloat16, which is what activations are")
       ->check(CLI::IsMember({"auto", "bfloat16"}));
   command

@@ -29,6 +29,7 @@ LoadedModelOptions loaded_model_options(const EngineOptions& options) {
   loaded.device = options.device;
   loaded.threads = options.threads;
   loaded.deterministic = options.deterministic;
+  loaded.record_passes = options.record_passes;
   loaded.memory_utilization = options.memory_utilization;
   loaded.max_model_len = options.max_model_len;
   loaded.kv_cache_dtype = options.kv_cache_dtype;
@@ -159,7 +160,7 @@ ops::Tensor LoadedModel::forward(model::RaggedBatch& batch, std::span<const std:
   model::ForwardOptions options = given;
   // One cache, one tensor of logits, one array of drawn ids. A profile looks at each operation of each pass.
   const bool looked_at = options_.profile != nullptr && options_.profile->enabled;
-  options.repeatable = place.logits_row == 0 && !looked_at;
+  options.repeatable = options_.record_passes && place.logits_row == 0 && !looked_at;
   model_->forward(batch.view(), *pages_, logits_rows, logits, place.previous, taps, options);
   return logits;
 }

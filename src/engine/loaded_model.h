@@ -27,6 +27,7 @@ struct LoadedModelOptions {
   std::string device = "auto";  // "auto", "cuda", "cpu", "scalar"
   std::string isa;              // of "cpu": empty picks
   bool deterministic = false;   // of "cuda"; the others always are
+  bool record_passes = true;    // on a device
   ops::Numerics numerics = ops::Numerics::bf16;
   int threads = 0;
   std::int64_t max_model_len = 0;  // 0: what fits

@@ -130,6 +130,14 @@ TEST(Device, EvaluatesAndMeasures) {
   EXPECT_EQ(time_prefill(walled, 100, 128, 1).work.operations, time_prefill(plain, 100, 128, 1).work.operations);
 }
 
+TEST(Device, NothingIsRecordedWhereNobodyWantsIt) {
+  DeviceJudge::Counts counts;
+  LoadedModelOptions options = small_options(&counts);
+  options.record_passes = false;
+  expect_equal(trace_of(random_model("bf16"), options), trace_of(random_model("bf16"), small_options(nullptr)));
+  EXPECT_EQ(counts.recorded, 0);
+}
+
 TEST(Device, AProfileWaitsForEachOperation) {
   DeviceJudge::Counts counts;
   Profile profile;

@@ -1,6 +1,6 @@
 # The same work as the scripts, by name. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench load-test test-clients fuzz lint format asan tsan debug clean
+.PHONY: help build run test gpu-test gpu-bench cuda-all bench load-test test-clients fuzz lint format asan tsan debug clean
 ARGS ?=
 
 help: ## what can be made
@@ -15,6 +15,15 @@ run: ## ./run; ARGS="--prompt Hello" for m3 run
 
 test: ## ./test; ARGS="-R tokenizer" for ctest
 	@./test $(ARGS)
+
+gpu-test: ## every operation of the CUDA backend against the judge, on this machine's GPU; ARGS="--filter linear"
+	@scripts/gpu.sh test $(ARGS)
+
+gpu-bench: ## times of the CUDA backend's operations beside this GPU's limits; ARGS="--filter experts"
+	@scripts/gpu.sh bench $(ARGS)
+
+cuda-all: ## compiles the kernels for every GPU that they are written for: 8.0, 8.9, 9.0a, 10.0, 12.0
+	@scripts/gpu.sh compile
 
 bench: ## CPU speeds beside their limits; with ARGS the micro-benchmarks (Google Benchmark)
 	@scripts/bench.sh $(ARGS)

@@ -11,6 +11,7 @@
 #include "src/ops/backends.h"
 #include "src/ops/cuda/device_calls.h"
 #include "src/ops/cuda/kernels.h"
+#include "src/ops/cuda/marks.h"
 #include "src/ops/cuda/matmul.h"
 #include "src/ops/host/arena.h"
 
@@ -58,6 +59,12 @@ class CudaBackend final : public Backend {
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override;
   bool begin_pass(std::uint64_t key) override;
   void end_pass() override;
+  bool begin_marks() override {
+    marks_.begin(stream_);
+    return true;
+  }
+  void mark() override { marks_.add(stream_); }
+  std::vector<double> take_marks() override { return marks_.take(); }
 
   void embed(const Batch& batch, const WeightMatrix& table, const std::int32_t* previous,
              const Tensor& residual) override;
@@ -143,6 +150,7 @@ class CudaBackend final : public Backend {
   std::byte* results_ = nullptr;           // pinned: ids, then finite
   std::size_t results_size_ = 0;
   Staging staging_;
+  Marks marks_;
   DeviceBuffer sample_lists_, page_lists_[2];
   std::map<const MlpWeights*, std::unique_ptr<ExpertTable>> tables_;
   std::map<std::uint64_t, Recording> recordings_;

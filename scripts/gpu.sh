@@ -1,0 +1,40 @@
+#!/bin/sh
+# What needs nvcc: scripts/gpu.sh test|bench [OPTIONS] on a machine with a GPU, scripts/gpu.sh compile on any.
+# bench writes bench/results/GPU-DATE-COMMIT.md too: hardware, driver, command and the table.
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:-}
+[ $# -gt 0 ] && shift
+
+case $what in
+  test)
+    scripts/build.sh release gpu_test
+    exec build/release/tests/gpu_test "$@" ;;
+  bench)
+    scripts/build.sh bench gpu_bench
+    gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
+    name=$(echo "${gpu%%,*}" | tr 'A-Z ' 'a-z-' | sed 's/^nvidia-//')
+    result=bench/results/$name-$(date +%F)-$(git rev-parse --short HEAD).md
+    table=$(mktemp)
+    trap 'rm -f "$table"' EXIT
+    build/bench/bench/gpu_bench "$@" >"$table" || { cat "$table"; exit 1; }
+    cat "$table"
+    {
+      echo "# Operations of the CUDA backend, $(date +%F)"
+      echo
+      echo "$gpu; \`make gpu-bench${*:+ ARGS=\"$*\"}\` at $(git rev-parse --short HEAD)."
+      echo
+      echo '```'
+      cat "$table"
+      echo '```'
+    } >"$result"
+    echo "m3: written to $result" ;;
+  compile)
+    cmake --preset release -B build/cuda-all -DM3_CUDA=ON -DM3_CUDA_ARCHITECTURES="80-real;89-real;90a-real;100-real;120-real" \
+      -DM3_BUILD_TESTS=OFF >/dev/null
+    cmake --build build/cuda-all --target m3_ops_cuda
+    echo "m3: the kernels compile for 8.0, 8.9, 9.0a, 10.0 and 12.0" ;;
+  *)
+    echo "usage: scripts/gpu.sh test|bench|compile [OPTIONS]" >&2
+    exit 2 ;;
+esac

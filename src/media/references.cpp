@@ -121,8 +121,12 @@ std::vector<Reference> file_references(const std::vector<std::string>& images, c
                                        const MediaOptions& options) {
   std::vector<Reference> references;
   const auto add = [&](const std::vector<std::string>& files, Media::Kind kind) {
-    for (const std::string& file : files)
+    for (const std::string& file : files) {
+      if (file.find("://") != std::string::npos || file.starts_with("data:")) {
+        fail("{}: a file is expected; a request (m3 run --request, m3 serve) may name addresses", file.substr(0, 80));
+      }
       references.push_back({kind, file_url(file), file, options.image, options.video});
+    }
   };
   add(images, Media::Kind::image);
   add(videos, Media::Kind::video);

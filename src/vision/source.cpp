@@ -145,11 +145,12 @@ std::vector<std::byte> decode_data_url(std::string_view url, std::int64_t limit)
   if (!has_scheme(url, "data") || comma == std::string_view::npos) fail("a data: URL without a comma before its data");
   const std::string_view head = url.substr(5, comma - 5);
   const std::string_view text = url.substr(comma + 1);
+  const bool base64 = head.size() >= 7 && has_scheme(std::string(head.substr(head.size() - 6)) + ":", "base64") &&
+                      head[head.size() - 7] == ';';  // in any letters, as the scheme
   // Before any decoding: base64 takes four characters for three bytes, and line ends beside them.
-  if (static_cast<std::int64_t>(text.size() / 4) > limit / 3 + limit / 16 + 1 && head.ends_with(";base64"))
-    too_large(limit);
+  if (static_cast<std::int64_t>(text.size() / 4) > limit / 3 + limit / 16 + 1 && base64) too_large(limit);
   std::vector<std::byte> bytes;
-  if (head.ends_with(";base64")) {
+  if (base64) {
     bytes = text.find('%') == std::string_view::npos ? decode_base64(text) : decode_base64(decode_percent(text));
   } else {
     bytes = bytes_of(decode_percent(text));

@@ -40,6 +40,7 @@ TEST(DataUrls, Base64AndPlain) {
   EXPECT_EQ(load("data:image/png;base64,aGVsbG8"), "hello") << "without padding";
   EXPECT_EQ(load("data:;base64,aGVs\r\n bG8=\n"), "hello") << "wrapped";
   EXPECT_EQ(load("DATA:text/html;charset=x;base64,aGVsbG8%3D"), "hello");
+  EXPECT_EQ(load("data:image/png;BASE64,aGVsbG8="), "hello");
   EXPECT_EQ(load("data:;base64,_-8="), load("data:;base64,/+8="));
   EXPECT_EQ(load("data:,a%20b%00c"), std::string("a b\0c", 5));
   const std::string all = load("data:;base64,AAECAwQFBgcICQ==");

@@ -9,10 +9,10 @@ namespace m3::model {
 
 namespace {
 
-constexpr std::int64_t alignment = 32;     // of every array, in words: 128 bytes
-constexpr std::int64_t least_stride = 64;  // pages of a row in a pass that is played again: contexts up to 8192
+constexpr std::int64_t array_alignment = 32;  // of every array, in words: 128 bytes
+constexpr std::int64_t least_stride = 64;     // pages of a row in a pass that is played again: contexts up to 8192
 
-std::int64_t aligned(std::int64_t words) { return (words + alignment - 1) / alignment * alignment; }
+std::int64_t aligned(std::int64_t words) { return (words + array_alignment - 1) / array_alignment * array_alignment; }
 
 std::int64_t repeated_stride(std::int64_t pages) {
   return std::max(least_stride, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(pages))));

@@ -6,7 +6,7 @@ namespace m3::model {
 
 namespace {
 
-constexpr std::int64_t alignment = 256;  // of every piece: what bulk copies of a device want, with room
+constexpr std::int64_t piece_alignment = 256;  // of every piece: what bulk copies of a device want, with room
 
 const std::byte* bytes_of(const float* values) { return reinterpret_cast<const std::byte*>(values); }
 
@@ -20,7 +20,7 @@ std::int64_t WeightPlacement::offset_of(const std::byte* data, std::int64_t byte
   const auto [entry, added] = offsets_.emplace(data, bytes_);
   if (added) {
     pieces_.push_back({{data, static_cast<std::size_t>(bytes)}, bytes_});
-    bytes_ += (bytes + alignment - 1) / alignment * alignment;
+    bytes_ += (bytes + piece_alignment - 1) / piece_alignment * piece_alignment;
   }
   return entry->second;
 }

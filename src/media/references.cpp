@@ -102,6 +102,9 @@ std::vector<Reference> read_references(const chat::ChatRequest& request, const V
 }
 
 std::string file_url(const std::string& name) {
+  if (name.find("://") != std::string::npos || name.starts_with("data:")) {
+    fail("{}: a file is expected; a request (m3 run --request, m3 serve) may name addresses", name.substr(0, 80));
+  }
   std::error_code error;
   const std::filesystem::path path = std::filesystem::canonical(name, error);
   if (error) fail("{}: {}", name, error.message());
@@ -121,12 +124,8 @@ std::vector<Reference> file_references(const std::vector<std::string>& images, c
                                        const MediaOptions& options) {
   std::vector<Reference> references;
   const auto add = [&](const std::vector<std::string>& files, Media::Kind kind) {
-    for (const std::string& file : files) {
-      if (file.find("://") != std::string::npos || file.starts_with("data:")) {
-        fail("{}: a file is expected; a request (m3 run --request, m3 serve) may name addresses", file.substr(0, 80));
-      }
+    for (const std::string& file : files)
       references.push_back({kind, file_url(file), file, options.image, options.video});
-    }
   };
   add(images, Media::Kind::image);
   add(videos, Media::Kind::video);

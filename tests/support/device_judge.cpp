@@ -111,7 +111,7 @@ void DeviceJudge::upload(std::span<const ops::Transfer> transfers, const std::fu
   }
   protect(true);
   for (const ops::Transfer& transfer : transfers) {
-    std::memcpy(transfer.to, transfer.from.data(), transfer.from.size());
+    if (!transfer.from.empty()) std::memcpy(transfer.to, transfer.from.data(), transfer.from.size());
   }
   protect(false);
   if (progress) progress(done);
@@ -121,7 +121,7 @@ void DeviceJudge::download(std::span<std::byte> to, const std::byte* from) {
   if (recording_ != nullptr) fail_internal("a download inside of a pass that is recorded");
   check(from, std::ssize(to), "download");
   protect(true);
-  std::memcpy(to.data(), from, to.size());
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
   protect(false);
   counts_->downloaded_bytes += std::ssize(to);
 }

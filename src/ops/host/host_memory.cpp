@@ -24,7 +24,9 @@ Memory HostBackend::allocate(std::int64_t bytes) { return host_memory(bytes); }
 
 MemoryState HostBackend::memory_state() const { return {available_memory_bytes(), total_memory_bytes()}; }
 
-void HostBackend::upload(std::byte* to, std::span<const std::byte> from) { std::memcpy(to, from.data(), from.size()); }
+void HostBackend::upload(std::byte* to, std::span<const std::byte> from) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
 
 void HostBackend::upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) {
   std::int64_t done = 0;
@@ -35,7 +37,9 @@ void HostBackend::upload(std::span<const Transfer> transfers, const std::functio
   }
 }
 
-void HostBackend::download(std::span<std::byte> to, const std::byte* from) { std::memcpy(to.data(), from, to.size()); }
+void HostBackend::download(std::span<std::byte> to, const std::byte* from) {
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
+}
 
 void HostBackend::fill_random(std::span<std::byte> to, const RandomFill& fill) {
   const std::int64_t grain = 8 * fill.element_bytes();  // a fill begins at multiples of 8 elements

@@ -99,7 +99,7 @@ void DeviceJudge::upload(std::byte* to, std::span<const std::byte> from) {
   if (recording_ != nullptr) fail_internal("an upload inside of a pass that is recorded");
   check(to, std::ssize(from), "upload");
   protect(true);
-  std::memcpy(to, from.data(), from.size());
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
   protect(false);
 }
 

@@ -47,7 +47,9 @@ class NoEngine final : public m3::Engine {
 };
 
 m3::server::Server& shared_server() {
-  static m3::server::Server server = [] {
+  // Never ended: at exit OpenSSL, which FFmpeg brings along, is gone before the loader's threads could give back what
+  // they hold of it.
+  static m3::server::Server& server = *[] {
     m3::server::ServerOptions options;
     options.host = "127.0.0.1";
     options.port = 0;
@@ -59,7 +61,7 @@ m3::server::Server& shared_server() {
     options.media.video.limits.all_pixels = 1 << 20;
     options.media.memory_bytes = 1 << 26;
     options.media.cache_bytes = 1 << 20;
-    return m3::server::Server(options, [](const m3::LoadProgress&) {
+    return new m3::server::Server(options, [](const m3::LoadProgress&) {
       const m3::Tokenizer tokenizer = m3::Tokenizer::load(shipped);
       return std::make_unique<m3::server::Model>(m3::server::Model{std::make_unique<NoEngine>(tokenizer), tokenizer,
                                                                    m3::chat::load_chat_template(shipped), "", "none"});

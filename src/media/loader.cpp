@@ -1,13 +1,13 @@
 #include "src/media/loader.h"
 
 #include <openssl/evp.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 
 #include "src/base/error.h"
+#include "src/base/memory_size.h"
 
 namespace m3::media {
 namespace {
@@ -38,11 +38,6 @@ std::string options_key(const Reference& reference, const vision::PatchShape& sh
 
 vision::PatchShape shape_of(const MediaInfo& model) {
   return {.channels = 3, .temporal = model.temporal_patch_size, .patch = model.patch_size, .merge = model.merge_size};
-}
-
-std::int64_t machine_bytes() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && size > 0 ? std::int64_t{pages} * size : std::int64_t{4} << 30;
 }
 
 constexpr std::int64_t least_memory = std::int64_t{1} << 30;
@@ -86,7 +81,7 @@ bool MemoryBudget::take(std::int64_t bytes) {
 }
 
 MediaLoader::MediaLoader(const MediaOptions& options) : options_(options) {
-  if (options_.memory_bytes == 0) options_.memory_bytes = std::max(machine_bytes() / 4, least_memory);
+  if (options_.memory_bytes == 0) options_.memory_bytes = std::max(total_memory_bytes() / 4, least_memory);
   budget_ = std::make_shared<MemoryBudget>(options_.memory_bytes);
   const int threads = options_.threads > 0 ? options_.threads
                                            : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));

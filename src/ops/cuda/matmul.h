@@ -30,6 +30,16 @@ struct WeightPart {
   WeightFormat format = WeightFormat::bf16;
 };
 
+inline WeightPart part_of(const WeightMatrix& weight, std::int64_t first_column) {
+  return {weight.values,
+          weight.scales,
+          weight.row_scales,
+          weight.tensor_scale,
+          static_cast<std::int32_t>(weight.rows),
+          static_cast<std::int32_t>(first_column),
+          weight.format};
+}
+
 enum class Store : std::int32_t {
   bf16,       // rounded
   f32,        // as it is

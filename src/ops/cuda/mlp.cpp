@@ -38,16 +38,6 @@ void check_mlp(const MlpWeights& weights, std::int64_t hidden) {
   }
 }
 
-WeightPart part_of(const WeightMatrix& weight, std::int64_t first_column) {
-  return {weight.values,
-          weight.scales,
-          weight.row_scales,
-          weight.tensor_scale,
-          static_cast<std::int32_t>(weight.rows),
-          static_cast<std::int32_t>(first_column),
-          weight.format};
-}
-
 // The scratch memory of one MLP over `pairs` rows.
 struct MlpScratch {
   MlpScratch(Arena& arena, std::int64_t pairs, std::int64_t hidden, std::int64_t width)

@@ -20,16 +20,6 @@ void check_rotary(int rotary_dim) {
   if (rotary_dim % 2 != 0 || rotary_dim > head_dim) fail_internal("qkv_finish: a rotary width of {}", rotary_dim);
 }
 
-WeightPart part_of(const WeightMatrix& weight, std::int64_t first_column) {
-  return {weight.values,
-          weight.scales,
-          weight.row_scales,
-          weight.tensor_scale,
-          static_cast<std::int32_t>(weight.rows),
-          static_cast<std::int32_t>(first_column),
-          weight.format};
-}
-
 }  // namespace
 
 void CudaBackend::embed(const Batch& batch, const WeightMatrix& table, const std::int32_t* previous,

@@ -142,7 +142,13 @@ double mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-void expect_bf16_as_good_as_the_reference(const std::string& name, const std::string& backend) {
+// `rounds_weights`: attention's weights are rounded to bf16 before they meet V, as the reference's are. Two such runs
+// differ from fp32 by equally much, but not the same way: the medians of some hundred positions by a few percent, the
+// shares of common blocks (of 264 choices, 0.98 of them common) by two standard deviations of 0.012 more.
+void expect_bf16_as_good_as_the_reference(const std::string& name, const std::string& backend,
+                                          bool rounds_weights = false) {
+  const double more_error = rounds_weights ? 1.05 : 1;
+  const double less_overlap = rounds_weights ? 0.044 : 0.02;
   const GoldenCase golden(name);
   if (!golden.has("bf16_error.hidden")) GTEST_SKIP() << "the reference has no bf16 run of this case";
   const Trace trace = run(golden, {.backend = backend});
@@ -156,7 +162,7 @@ void expect_bf16_as_good_as_the_reference(const std::string& name, const std::st
       ours.push_back(row_error(data<float>(trace, tensor), expected.data(), p, golden.shape(tensor).back()));
       theirs.push_back(reference_errors[p]);
     }
-    EXPECT_LE(median(ours), median(theirs) + 1e-7) << tensor;
+    EXPECT_LE(median(ours), more_error * median(theirs) + 1e-7) << tensor;
   };
   for (std::int64_t i = 0; golden.has("hidden." + std::to_string(i)); ++i)
     check("hidden." + std::to_string(i), reference.data() + i * positions);
@@ -164,7 +170,8 @@ void expect_bf16_as_good_as_the_reference(const std::string& name, const std::st
   for (const auto& [tensor, stored] : trace) {
     if (!tensor.starts_with("block_ids.")) continue;
     const auto theirs = golden.floats("bf16_block_overlap." + tensor.substr(10));
-    EXPECT_GE(mean(block_overlap(golden, trace, tensor)), mean({theirs.begin(), theirs.end()}) - 0.02) << tensor;
+    EXPECT_GE(mean(block_overlap(golden, trace, tensor)), mean({theirs.begin(), theirs.end()}) - less_overlap)
+        << tensor;
   }
 }
 
@@ -177,7 +184,7 @@ TEST_P(Golden, CpuBf16IsAsGoodAsTheReferencesBf16) {
 
 TEST_P(Golden, CudaBf16IsAsGoodAsTheReferencesBf16) {
   if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
-  expect_bf16_as_good_as_the_reference(GetParam(), "cuda");
+  expect_bf16_as_good_as_the_reference(GetParam(), "cuda", true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(test::golden_case_names()),

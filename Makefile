@@ -1,6 +1,6 @@
 # The same work as the scripts, by name. `make` alone lists it.
 .DEFAULT_GOAL := help
-.PHONY: help build run test gpu-test gpu-bench cuda-all bench load-test test-clients fuzz lint format asan tsan debug clean
+.PHONY: help build run test gpu-test gpu-bench gpu-report cuda-all bench load-test test-clients fuzz lint format asan tsan debug clean
 ARGS ?=
 
 help: ## what can be made
@@ -21,6 +21,9 @@ gpu-test: ## every operation of the CUDA backend against the judge, on this mach
 
 gpu-bench: ## times of the CUDA backend's operations beside this GPU's limits; ARGS="--filter experts"
 	@scripts/gpu.sh bench $(ARGS)
+
+gpu-report: ## registers, spills and occupancy of each CUDA kernel, as the compiler says; ARGS="src/ops/cuda/route.cu"
+	@scripts/gpu_report.sh $(ARGS)
 
 cuda-all: ## compiles the kernels for every GPU that they are written for: 8.0, 8.9, 9.0a, 10.0, 12.0
 	@scripts/gpu.sh compile

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu/upload_bench.h"
 #include "src/ops/backends.h"
 #include "src/ops/cuda/cuda_backend.h"
 #include "src/ops/cuda/machine_limits.h"
@@ -436,15 +437,21 @@ void bench_small(Bench& bench) {
   }
 }
 
+void bench_upload(Bench& bench) {
+  constexpr std::int64_t bytes = std::int64_t{8} << 30;
+  const UploadTimes times = time_upload(*bench.backend, bytes);
+  const double rate = static_cast<double>(bytes) / times.seconds, limit = std::min(times.cache_rate, times.bus_rate);
+  std::printf("%-14s %-36s %9.2f GB/s  page cache %.1f, bus %.1f GB/s  %5.1f %% of the lower\n", "upload",
+              "8 GiB from a mapped file", rate * 1e-9, times.cache_rate * 1e-9, times.bus_rate * 1e-9,
+              100 * rate / limit);
+}
+
 struct Group {
   const char* name;
   void (*run)(Bench&);
 };
-constexpr Group groups[] = {{"linear", bench_linear},
-                            {"experts", bench_experts},
-                            {"select", bench_select},
-                            {"attention", bench_attention},
-                            {"small", bench_small}};
+constexpr Group groups[] = {{"linear", bench_linear},       {"experts", bench_experts}, {"select", bench_select},
+                            {"attention", bench_attention}, {"small", bench_small},     {"upload", bench_upload}};
 
 }  // namespace
 
@@ -457,7 +464,8 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
       seconds = std::stod(argv[++i]);
     } else {
-      std::fprintf(stderr, "gpu_bench [--seconds S of each time] [--filter linear|experts|select|attention|small]\n");
+      std::fprintf(stderr,
+                   "gpu_bench [--seconds S of each time] [--filter linear|experts|select|attention|small|upload]\n");
       return 2;
     }
   }

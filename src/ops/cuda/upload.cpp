@@ -21,8 +21,8 @@ namespace m3::ops::cuda {
 namespace {
 
 // One thread copies some 10 GB/s out of the page cache and the bus takes 50; more threads than these only wait for it.
-constexpr unsigned most_threads = 8;
-constexpr std::size_t buffer_bytes = std::size_t{8} << 20;
+constexpr unsigned most_threads = 12;
+constexpr std::size_t buffer_bytes = std::size_t{4} << 20;
 constexpr int buffers = 3;  // of a thread: one is filled while the others are under way
 
 // A part of a transfer that fits into a buffer; parts that follow each other share one.

@@ -438,11 +438,11 @@ void bench_small(Bench& bench) {
 }
 
 void bench_upload(Bench& bench) {
-  constexpr std::int64_t bytes = std::int64_t{8} << 30;
+  constexpr std::int64_t bytes = std::int64_t{16} << 30;
   const UploadTimes times = time_upload(*bench.backend, bytes);
   const double rate = static_cast<double>(bytes) / times.seconds, limit = std::min(times.cache_rate, times.bus_rate);
   std::printf("%-14s %-36s %9.2f GB/s  page cache %.1f, bus %.1f GB/s  %5.1f %% of the lower\n", "upload",
-              "8 GiB from a mapped file", rate * 1e-9, times.cache_rate * 1e-9, times.bus_rate * 1e-9,
+              "16 GiB from a mapped file", rate * 1e-9, times.cache_rate * 1e-9, times.bus_rate * 1e-9,
               100 * rate / limit);
 }
 

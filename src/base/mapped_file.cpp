@@ -8,6 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "src/base/error.h"
@@ -26,16 +28,28 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
 
  private:
   int value_;
 };
 
+// The live mappings by their address.
+struct Mapping {
+  std::size_t size;
+  int descriptor;
+};
+std::mutex mappings_mutex;
+std::map<const void*, Mapping>& mappings() {
+  static std::map<const void*, Mapping> all;
+  return all;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (path.empty()) fail_usage("the name of a file to read is empty");
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe must not block here
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe must not block here
   if (file.get() < 0) fail_resource("cannot open {}: {}", path.string(), std::strerror(errno));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_resource("cannot read {}: {}", path.string(), std::strerror(errno));
@@ -47,20 +61,54 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
     data_ = nullptr;
     fail_resource("cannot map {} ({} bytes): {}", path.string(), size_, std::strerror(errno));
   }
+  const std::lock_guard lock(mappings_mutex);
+  mappings()[data_] = {size_, file.get()};
+  descriptor_ = file.release();
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
+  if (data_ == nullptr) return;
+  {
+    const std::lock_guard lock(mappings_mutex);
+    mappings().erase(data_);
+  }
+  ::munmap(data_, size_);
+  ::close(descriptor_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      path_(std::move(other.path_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
   return *this;
+}
+
+bool read_mapped(std::span<const std::byte> mapped, std::byte* to) {
+  int descriptor = -1;
+  off_t offset = 0;
+  {
+    const std::lock_guard lock(mappings_mutex);
+    auto after = mappings().upper_bound(mapped.data());
+    if (after == mappings().begin()) return false;
+    const auto& [start, mapping] = *--after;
+    offset = mapped.data() - static_cast<const std::byte*>(start);
+    if (static_cast<std::size_t>(offset) + mapped.size() > mapping.size) return false;
+    descriptor = mapping.descriptor;
+  }
+  for (std::size_t done = 0; done < mapped.size();) {
+    const ssize_t count = ::pread(descriptor, to + done, mapped.size() - done, offset + static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    done += static_cast<std::size_t>(count);
+  }
+  return true;
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -41,6 +42,24 @@ TEST_F(MappedFiles, MapsAndMoves) {
   other = std::move(moved);
   EXPECT_EQ(text_of(other), "hello");
   EXPECT_TRUE(MappedFile(write("empty", "")).bytes().empty());
+}
+
+TEST_F(MappedFiles, ReadsWhatIsMappedFromTheFile) {
+  const auto path = write("some", "0123456789");
+  const MappedFile first(path), second(write("other", "abcdef"));
+  std::array<std::byte, 10> got{};
+  ASSERT_TRUE(read_mapped(first.bytes().subspan(3, 4), got.data()));
+  EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(got.data()), 4), "3456");
+  ASSERT_TRUE(read_mapped(second.bytes(), got.data()));
+  EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(got.data()), 6), "abcdef");
+  EXPECT_FALSE(read_mapped({first.bytes().data() + 8, 4}, got.data())) << "past the end of its mapping";
+  EXPECT_FALSE(read_mapped(got, got.data())) << "memory of another kind";
+  const std::byte* gone = nullptr;
+  {
+    const MappedFile passing(path);
+    gone = passing.bytes().data();
+  }
+  EXPECT_FALSE(read_mapped({gone, 4}, got.data()));
 }
 
 TEST_F(MappedFiles, NamesWhatCannotBeMapped) {

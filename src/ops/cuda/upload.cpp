@@ -1,7 +1,6 @@
 #include "src/ops/cuda/upload.h"
 
 #include <cuda_runtime_api.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/mapped_file.h"
 #include "src/ops/cuda/device_calls.h"
 
 namespace m3::ops::cuda {
@@ -22,8 +22,8 @@ namespace {
 
 // One thread copies some 10 GB/s out of the page cache and the bus takes 50; more threads than these only wait for it.
 constexpr unsigned most_threads = 12;
-constexpr std::size_t buffer_bytes = std::size_t{4} << 20;
-constexpr int buffers = 3;  // of a thread: one is filled while the others are under way
+constexpr std::size_t buffer_bytes = std::size_t{4} << 20;  // pinning memory takes time too: 144 MiB in all
+constexpr int buffers = 3;                                  // of a thread: one is filled while the others are under way
 
 // A part of a transfer that fits into a buffer; parts that follow each other share one.
 struct Part {
@@ -41,17 +41,6 @@ std::vector<Part> cut(std::span<const Transfer> transfers) {
     }
   }
   return parts;
-}
-
-// Maps the part's pages in one call instead of a fault for each few; an older kernel ignores it.
-void populate(const Part& part) {
-#ifdef MADV_POPULATE_READ
-  const auto page = reinterpret_cast<std::uintptr_t>(part.from) & ~std::uintptr_t{4095};
-  const auto end = reinterpret_cast<std::uintptr_t>(part.from) + part.bytes;
-  ::madvise(reinterpret_cast<void*>(page), end - page, MADV_POPULATE_READ);
-#else
-  static_cast<void>(part);
-#endif
 }
 
 // A thread's stream and its pinned buffers.
@@ -86,8 +75,8 @@ class Lane {
     check(cudaEventSynchronize(buffer.free), "waiting for a copy to the GPU");
     std::size_t used = 0;
     for (const Part& part : parts) {
-      populate(part);
-      std::memcpy(buffer.data + used, part.from, part.bytes);
+      if (!read_mapped({part.from, part.bytes}, buffer.data + used))
+        std::memcpy(buffer.data + used, part.from, part.bytes);
       check(cudaMemcpyAsync(part.to, buffer.data + used, part.bytes, cudaMemcpyHostToDevice, stream_),
             "a copy to the GPU");
       used += part.bytes;

@@ -168,6 +168,24 @@ cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const S
                           std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream);
 
 // Vision.
+
+// out [rows, heads · 80] <- attention of rows first_row … first_row + rows - 1 of packed [P, 3 · heads · 80] = q | k | v
+// over the segments that hold them: segment s is rows segment_begin[s] … segment_begin[s + 1] - 1. Rows of packed and
+// out begin at multiples of 16 bytes (strides in multiples of 8).
+struct VisionAttendArgs {
+  const std::uint16_t* packed = nullptr;
+  std::int64_t packed_stride = 0;
+  int heads = 0;
+  float scale = 0;                              // 80^-0.5
+  const std::int32_t* segment_begin = nullptr;  // [segments + 1], on the device, ascending
+  int segments = 0;
+  std::int64_t first_row = 0;
+  int rows = 0;
+  std::uint16_t* out = nullptr;
+  std::int64_t out_stride = 0;
+  bool deterministic = false;  // one order of summation for any cut into calls
+};
+cudaError_t launch_vision_attend(const VisionAttendArgs& args, cudaStream_t stream);
 cudaError_t launch_vision_rotary_table(const std::int32_t* positions, int rows, const float* inv_freq, float* table,
                                        std::int64_t stride, cudaStream_t stream);
 cudaError_t launch_vision_qkv_finish(std::uint16_t* packed, std::int64_t stride, int rows, int heads,

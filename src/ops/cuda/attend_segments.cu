@@ -1,5 +1,6 @@
 // Attention of the vision tower: every patch over its own segment, 80 dimensions a head (spec §4.6).
 #include "src/ops/cuda/attend_segments.cuh"
+#include "src/ops/cuda/attend_segments_sm90.h"
 #include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {
@@ -143,6 +144,7 @@ __global__ void __launch_bounds__(128) attend_segments_sm80(const __grid_constan
 }  // namespace
 
 cudaError_t launch_vision_attend(const VisionAttendArgs& args, cudaStream_t stream) {
+  if (attend_segments_takes_sm90(args)) return launch_attend_segments_sm90(args, stream);
   if (args.rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>((args.rows + tile_rows - 1) / tile_rows), static_cast<unsigned>(args.heads));
   return launch(attend_segments_sm80, grid, 128, 0, stream, args);

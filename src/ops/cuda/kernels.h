@@ -90,6 +90,7 @@ struct AttendCall {
   std::int64_t workspace_bytes = 0;
   unsigned* counters = nullptr;  // zero between calls
   std::int64_t counters_size = 0;
+  bool deterministic = false;  // one order of summation for any batch
 };
 std::int64_t attend_workspace_bytes(std::int64_t tokens, std::int64_t query_heads, std::int64_t kv_heads,
                                     std::int64_t context, std::int64_t topk);

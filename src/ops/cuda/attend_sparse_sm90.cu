@@ -1,0 +1,604 @@
+// Sparse attention of prompts on Hopper, turned round: for each KV head and block the list of the queries that chose it.
+// K and V of a block come to shared memory once; a warpgroup takes four of its queries at a time (64 rows: 16 heads
+// each), and leaves their sums over this block in memory, scaled to fp16; a second kernel joins a token's blocks.
+// Nothing but the order of a list depends on the batch, and a query's sums do not depend on its place in the list.
+#include <algorithm>
+
+#include "src/ops/cuda/attend_sm90.cuh"
+#include "src/ops/cuda/attend_sparse_sm90.h"
+#include "src/ops/cuda/batch.cuh"
+#include "src/ops/cuda/launch.cuh"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+constexpr int group_heads = 16;    // query heads of a KV head; the only shape taken
+constexpr int tile_tokens = 4;     // of a warpgroup
+constexpr int item_tokens = 128;   // of a list that one block of threads takes at most
+constexpr int consumers = 3;       // warpgroups
+constexpr int query_stages = 2;    // a warpgroup
+constexpr int shared_bins = 8192;  // counted in shared memory
+constexpr int entries_a_block = 4096;
+constexpr int entry_values = group_heads * head_dim;  // fp16
+
+// Queries of one block of K and V.
+struct Item {
+  std::int32_t page, head;
+  std::int32_t first_key, readable;  // the block's first position; how many of its keys are written
+  std::int32_t begin, count;         // of the head's list
+  std::int32_t unused[2];
+};
+
+struct SparseArgs {
+  Batch batch;
+  const std::uint16_t* q;
+  std::int64_t q_stride;
+  PagePart k, v;
+  float scale, v_scale;
+  int kv_heads, topk;
+  int blocks, bins;               // of a sequence; of a head: sequences · blocks
+  const std::int32_t* block_ids;  // [tokens of the batch, kv_heads, topk]
+  int first_token, tokens;        // of this launch
+  std::int32_t* counts;           // [kv_heads, bins]
+  std::int32_t* totals;           // [kv_heads, 2]: lengths of list and items; behind counts
+  std::int32_t* begins;           // [kv_heads, bins]
+  std::int32_t* ranks;            // [tokens, kv_heads, topk]: place in its bin, -1 = not attended
+  std::int32_t* lists;            // [kv_heads, tokens · topk]: token · topk + slot
+  Item* items;                    // [kv_heads, most_items]
+  int most_items;
+  float2* marks;  // [tokens, kv_heads, topk, 16]: highest score, sum of weights
+  uint4* values;  // [tokens, kv_heads, topk, 16, 128] fp16, in the order of `store_tile`
+  std::uint16_t* out;
+  std::int64_t out_stride;
+};
+
+// The bin of a token's slot, or -1.
+__device__ inline int bin_of(const SparseArgs& args, int token, int head, int slot) {
+  const int sequence = live_sequence(args.batch, token);
+  if (sequence < 0) return -1;
+  const int position = args.batch.positions[token];
+  if (kv_page(args.batch, sequence, position / page_tokens) < 0) return -1;
+  const int block = args.block_ids[(std::int64_t{token} * args.kv_heads + head) * args.topk + slot];
+  if (block < 0 || block * page_tokens > position || kv_page(args.batch, sequence, block) < 0) return -1;
+  return sequence * args.blocks + block;
+}
+
+// Counts each bin's queries and gives each its rank there. Block (x, head) takes `entries_a_block` entries.
+__global__ void __launch_bounds__(256) attend_sparse_count_sm90(const __grid_constant__ SparseArgs args) {
+  wait_for_previous();
+  extern __shared__ int counted[];
+  constexpr int own = entries_a_block / 256;
+  const int head = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool in_shared = args.bins <= shared_bins;
+  std::int32_t* totals = args.counts + std::int64_t{head} * args.bins;
+  if (in_shared) {
+    for (int i = thread; i < args.bins; i += 256) counted[i] = 0;
+    __syncthreads();
+  }
+  int bin[own], rank[own];
+#pragma unroll
+  for (int i = 0; i < own; ++i) {
+    const std::int64_t entry = std::int64_t{blockIdx.x} * entries_a_block + i * 256 + thread;
+    const auto token = static_cast<int>(entry / args.topk);
+    bin[i] =
+        token < args.tokens ? bin_of(args, args.first_token + token, head, static_cast<int>(entry % args.topk)) : -1;
+    rank[i] = bin[i] < 0 ? -1 : atomicAdd(in_shared ? &counted[bin[i]] : &totals[bin[i]], 1);
+  }
+  if (in_shared) {
+    __syncthreads();
+    for (int i = thread; i < args.bins; i += 256) {
+      if (counted[i] > 0) counted[i] = atomicAdd(&totals[i], counted[i]);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < own; ++i) {
+    const std::int64_t entry = std::int64_t{blockIdx.x} * entries_a_block + i * 256 + thread;
+    const std::int64_t token = entry / args.topk;
+    if (token >= args.tokens) continue;
+    if (in_shared && bin[i] >= 0) rank[i] += counted[bin[i]];
+    args.ranks[(token * args.kv_heads + head) * args.topk + entry % args.topk] = rank[i];
+  }
+}
+
+// Where each bin's list begins, and the items that walk through it. A thread a bin.
+__global__ void __launch_bounds__(256) attend_sparse_plan_sm90(const __grid_constant__ SparseArgs args) {
+  wait_for_previous();
+  __shared__ int sums[2][8];
+  __shared__ int bases[2];
+  const int head = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % warp_size;
+  const int warp = thread / warp_size;
+  const int bin = static_cast<int>(blockIdx.x) * 256 + thread;
+  const int count = bin < args.bins ? args.counts[std::int64_t{head} * args.bins + bin] : 0;
+  const int items = (count + item_tokens - 1) / item_tokens;
+  int before[2] = {count, items};
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    for (int step = 1; step < warp_size; step *= 2) {
+      const int other = __shfl_up_sync(all_lanes, before[which], step);
+      if (lane >= step) before[which] += other;
+    }
+    if (lane == warp_size - 1) sums[which][warp] = before[which];
+  }
+  __syncthreads();
+  if (thread < 2) {
+    int total = 0;
+    for (int w = 0; w < 8; ++w) {
+      const int next = total + sums[thread][w];
+      sums[thread][w] = total;
+      total = next;
+    }
+    bases[thread] = total > 0 ? atomicAdd(&args.totals[2 * head + thread], total) : 0;
+  }
+  __syncthreads();
+  if (count == 0) return;
+  int begin = bases[0] + sums[0][warp] + before[0] - count;
+  const int first_item = bases[1] + sums[1][warp] + before[1] - items;
+  args.begins[std::int64_t{head} * args.bins + bin] = begin;
+  const int sequence = bin / args.blocks;
+  const int block = bin % args.blocks;
+  Item item = {};
+  item.page = kv_page(args.batch, sequence, block);
+  item.head = head;
+  item.first_key = block * page_tokens;
+  item.readable = min(page_tokens, args.batch.context_lengths[sequence] - item.first_key);
+  const int each = ((count + items - 1) / items + tile_tokens - 1) / tile_tokens * tile_tokens;
+  for (int i = 0, left = count; i < items; ++i) {
+    item.begin = begin;
+    item.count = min(each, left);
+    args.items[std::int64_t{head} * args.most_items + first_item + i] = item;
+    begin += item.count;
+    left -= item.count;
+  }
+}
+
+__global__ void __launch_bounds__(256) attend_sparse_fill_sm90(const __grid_constant__ SparseArgs args) {
+  wait_for_previous();
+  const std::int64_t at = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
+  const std::int64_t token = at / (args.kv_heads * args.topk);
+  if (token >= args.tokens) return;
+  const int rank = args.ranks[at];
+  if (rank < 0) return;
+  const auto head = static_cast<int>(at / args.topk % args.kv_heads);
+  const auto slot = static_cast<int>(at % args.topk);
+  const int row = args.first_token + static_cast<int>(token);
+  const int sequence = args.batch.sequence_of_token[row];
+  const int block = args.block_ids[(std::int64_t{row} * args.kv_heads + head) * args.topk + slot];
+  const int begin = args.begins[std::int64_t{head} * args.bins + sequence * args.blocks + block];
+  args.lists[std::int64_t{head} * args.tokens * args.topk + begin + rank] =
+      static_cast<std::int32_t>(token) * args.topk + slot;
+}
+
+struct Shared {
+  // K and V of two items.
+  static constexpr int item_bytes = 2 * tile_bytes(tile_keys);
+  static constexpr int query_bytes = tile_bytes(group_queries);
+  static constexpr int queries = 2 * item_bytes;
+  static constexpr int rest = queries + consumers * query_stages * query_bytes;
+
+  std::uint64_t keys_full[2], values_full[2], item_empty[2];
+  std::uint64_t queries_full[consumers][query_stages], queries_empty[consumers][query_stages];
+  int2 rows[consumers][query_stages][tile_tokens];  // entry of the launch, -1 = none; keys that it sees
+};
+constexpr int shared_bytes_of_block = Shared::rest + static_cast<int>(sizeof(Shared));
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ inline bool item_at(const SparseArgs& args, int index, Item& item) {
+  for (int head = 0; head < args.kv_heads; ++head) {
+    const int count = args.totals[2 * head + 1];
+    if (index < count) {
+      const auto* from = reinterpret_cast<const int4*>(args.items + std::int64_t{head} * args.most_items + index);
+      const int4 a = from[0], b = from[1];
+      item.page = a.x, item.head = a.y, item.first_key = a.z, item.readable = a.w, item.begin = b.x, item.count = b.y;
+      return true;
+    }
+    index -= count;
+  }
+  return false;
+}
+
+// One warp: 128 rows of a page and head, 128 elements each, into a tile; rows past `readable` become zeros.
+template <bool Fp8>
+__device__ inline void load_rows(const std::byte* from, int readable, std::byte* tile, std::uint64_t* full, int lane) {
+  if constexpr (Fp8) {
+    // A lane: 16 elements of row 4 i + lane / 8.
+    constexpr int batch = 8;
+    for (int i = 0; i < 32; i += batch) {
+      uint4 raw[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        const int row = 4 * (i + b) + lane / 8;
+        raw[b] = uint4{0, 0, 0, 0};
+        if (row < readable) raw[b] = *reinterpret_cast<const uint4*>(from + row * head_dim + lane % 8 * 16);
+      }
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        const int row = 4 * (i + b) + lane / 8;
+        uint4 wide[2];
+        widen_e4m3x4(raw[b].x, wide[0].x, wide[0].y);
+        widen_e4m3x4(raw[b].y, wide[0].z, wide[0].w);
+        widen_e4m3x4(raw[b].z, wide[1].x, wide[1].y);
+        widen_e4m3x4(raw[b].w, wide[1].z, wide[1].w);
+        *reinterpret_cast<uint4*>(tile + tile_piece<tile_keys>(row, lane % 8 * 2)) = wide[0];
+        *reinterpret_cast<uint4*>(tile + tile_piece<tile_keys>(row, lane % 8 * 2 + 1)) = wide[1];
+      }
+    }
+    fence_async_proxy();
+    barrier_arrive(full);
+  } else {
+    const int piece = lane % 16;
+#pragma unroll 8
+    for (int i = 0; i < 64; ++i) {
+      const int row = 2 * i + lane / 16;
+      copy_async_16_or_zero(tile + tile_piece<tile_keys>(row, piece), from + i * 512 + lane * 16, row < readable);
+    }
+    barrier_arrive_after_copies(full);
+  }
+}
+
+// K and V of the items, two ahead.
+template <bool Fp8>
+__device__ inline void produce_items(const SparseArgs& args, Shared& shared, std::byte* tiles, int lane) {
+  constexpr int element_bytes = Fp8 ? 1 : 2;
+  Turn<2> turn;
+  Item item;
+  for (int i = static_cast<int>(blockIdx.x); item_at(args, i, item); i += static_cast<int>(gridDim.x), turn.next()) {
+    std::byte* keys = tiles + turn.buffer * Shared::item_bytes;
+    const std::byte* k = page_run(args.k, item.page, item.head, element_bytes);
+    const std::byte* v = page_run(args.v, item.page, item.head, element_bytes);
+    barrier_wait(&shared.item_empty[turn.buffer], turn.parity ^ 1u);
+    load_rows<Fp8>(k, item.readable, keys, &shared.keys_full[turn.buffer], lane);
+    load_rows<Fp8>(v, item.readable, keys + tile_bytes(tile_keys), &shared.values_full[turn.buffer], lane);
+  }
+}
+
+// Queries for one warpgroup.
+__device__ inline void produce_queries(const SparseArgs& args, Shared& shared, std::byte* tiles, int group, int lane) {
+  Turn<query_stages> turn;
+  std::byte* const queries = tiles + Shared::queries + group * query_stages * Shared::query_bytes;
+  int offsets[4];  // of this lane's piece in rows 2 i + lane / 16, by i % 4
+#pragma unroll
+  for (int i = 0; i < 4; ++i) offsets[i] = tile_piece<group_queries>(2 * i + lane / 16, lane % 16) - i * 256;
+  int behind = 0;  // tiles so far, modulo the consumers
+  Item item;
+  for (int i = static_cast<int>(blockIdx.x); item_at(args, i, item); i += static_cast<int>(gridDim.x)) {
+    const std::int32_t* list = args.lists + std::int64_t{item.head} * args.tokens * args.topk + item.begin;
+    const int first = (group - behind + consumers) % consumers;
+    const auto entry_at = [&](int tile) {
+      const int at = tile * tile_tokens + lane % tile_tokens;
+      return at < item.count ? list[at] : -1;
+    };
+    int entry = entry_at(first);
+    for (int tile = first; tile * tile_tokens < item.count; tile += consumers, turn.next()) {
+      const int own = entry;
+      entry = entry_at(tile + consumers);  // of the tile after
+      const int token = own < 0 ? -1 : args.first_token + own / args.topk;
+      const int position = token < 0 ? 0 : args.batch.positions[token];
+      std::byte* to = queries + turn.buffer * Shared::query_bytes;
+      barrier_wait(&shared.queries_empty[group][turn.buffer], turn.parity ^ 1u);
+      if (lane < tile_tokens) {
+        const int slot_entry =
+            own < 0 ? -1 : ((token - args.first_token) * args.kv_heads + item.head) * args.topk + own % args.topk;
+        shared.rows[group][turn.buffer][lane] = {slot_entry, min(page_tokens, position + 1 - item.first_key)};
+      }
+#pragma unroll
+      for (int t = 0; t < tile_tokens; ++t) {
+        const int row = __shfl_sync(all_lanes, token, t);
+        if (row < 0) continue;
+        const auto* from =
+            reinterpret_cast<const std::byte*>(args.q + row * args.q_stride + item.head * entry_values) + lane * 16;
+#pragma unroll
+        for (int r = 0; r < 8; ++r) {
+          copy_async_16(to + (t * 8 + r) * 256 + offsets[r % 4], from + r * 512);
+        }
+      }
+      barrier_arrive_after_copies(&shared.queries_full[group][turn.buffer]);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&shared.queries_full[group][turn.buffer]);  // `rows`
+    }
+    behind = (behind + (item.count + tile_tokens - 1) / tile_tokens) % consumers;
+  }
+}
+
+__device__ inline std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// A warp's 16 heads of one entry. The largest of a head's values goes to [1, 2) by a power of two, which the marks take
+// over. Order of a head's 128 values: 16-byte piece 4 i + j holds dimensions 32 i + 8 a + 2 j, + 1 for a = 0 … 3.
+__device__ inline void store_tile(const SparseArgs& args, std::int64_t entry, const float (&sums)[64],
+                                  const float (&highest)[2], const float (&total)[2], int lane) {
+  const int g = lane / 4;
+  const int j = lane % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float most = 0;
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+      most = fmaxf(most, fmaxf(fabsf(sums[4 * n + 2 * r]), fabsf(sums[4 * n + 2 * r + 1])));
+    }
+    most = quad_max(most);
+    const int exponent = min(max(static_cast<int>(__float_as_uint(most) >> 23) - 127, -100), 100);
+    const float factor = __uint_as_float(static_cast<std::uint32_t>(127 - exponent) << 23);
+    uint4* to = args.values + (entry * group_heads + g + 8 * r) * 16 + j;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int a = 0; a < 4; ++a) {
+        const int n = 4 * (4 * i + a) + 2 * r;
+        pairs[a] = pack_f16(sums[n] * factor, sums[n + 1] * factor);
+      }
+      __stcs(to + 4 * i, uint4{pairs[0], pairs[1], pairs[2], pairs[3]});
+    }
+    if (j == 0) {
+      args.marks[entry * group_heads + g + 8 * r] = {highest[r] + static_cast<float>(exponent), total[r] * factor};
+    }
+  }
+}
+
+__device__ inline void consume(const SparseArgs& args, Shared& shared, const std::byte* tiles, int group, int thread) {
+  const int warp = thread / warp_size;
+  const int lane = thread % warp_size;
+  const int j = lane % 4;
+  const std::byte* const queries = tiles + Shared::queries + group * query_stages * Shared::query_bytes;
+  Turn<2> items;
+  Turn<query_stages> turn;
+  int behind = 0;
+  Item item;
+  for (int i = static_cast<int>(blockIdx.x); item_at(args, i, item); i += static_cast<int>(gridDim.x), items.next()) {
+    barrier_wait(&shared.keys_full[items.buffer], items.parity);
+    barrier_wait(&shared.values_full[items.buffer], items.parity);
+    const std::byte* keys = tiles + items.buffer * Shared::item_bytes;
+    const std::uint64_t k = key_descriptor(keys);
+    const std::uint64_t v = value_descriptor(keys + tile_bytes(tile_keys));
+    const int tile_count = (item.count + tile_tokens - 1) / tile_tokens;
+    for (int tile = (group - behind + consumers) % consumers; tile < tile_count; tile += consumers, turn.next()) {
+      barrier_wait(&shared.queries_full[group][turn.buffer], turn.parity);
+      fence_async_proxy();
+      float scores[64];
+      start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes),
+                      half_tile_bytes(group_queries), k);
+      const int2 row = shared.rows[group][turn.buffer][warp];
+      wgmma_wait<0>();
+      pin(scores);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&shared.queries_empty[group][turn.buffer]);
+      if (row.y < page_tokens) {
+        hide(scores, j, 0, 0, row.y);
+        hide(scores, j, 1, 0, row.y);
+      }
+      const float highest[2] = {quad_max(row_max(scores, 0)) * args.scale, quad_max(row_max(scores, 1)) * args.scale};
+      float total[2] = {0, 0};
+      std::uint32_t p[32];
+      weigh(scores, args.scale, highest[0], highest[1], total[0], total[1], p);
+      float sums[64];
+      start_values<head_dim>(sums, p, v, false);
+      total[0] = quad_sum(total[0]);
+      total[1] = quad_sum(total[1]);
+      wgmma_wait<0>();
+      pin(sums);
+      if (row.x >= 0) store_tile(args, row.x, sums, highest, total, lane);
+    }
+    behind = (behind + tile_count) % consumers;
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared.item_empty[items.buffer]);
+  }
+}
+
+#endif
+
+// Warps 0 … 2 bring queries, each for one of the warpgroups behind, warp 3 K and V.
+template <bool Fp8>
+__global__ void __launch_bounds__((consumers + 1) * 128, 1)
+    attend_sparse_sm90(const __grid_constant__ SparseArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  std::byte* const tiles = tile_memory();
+  Shared& shared = *reinterpret_cast<Shared*>(tiles + Shared::rest);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(&shared.keys_full[i], warp_size);
+      barrier_init(&shared.values_full[i], warp_size);
+      barrier_init(&shared.item_empty[i], consumers * 4);
+    }
+    for (int c = 0; c < consumers; ++c) {
+      for (int i = 0; i < query_stages; ++i) {
+        barrier_init(&shared.queries_full[c][i], warp_size + 1);
+        barrier_init(&shared.queries_empty[c][i], 4);
+      }
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  wait_for_previous();
+  if (thread < warpgroup_size) {
+    give_registers<56>();
+    const int warp = thread / warp_size;
+    if (warp < consumers) {
+      produce_queries(args, shared, tiles, warp, thread % warp_size);
+    } else {
+      produce_items<Fp8>(args, shared, tiles, thread % warp_size);
+    }
+  } else {
+    take_registers<152>();
+    consume(args, shared, tiles, thread / warpgroup_size - 1, thread % warpgroup_size);
+  }
+#endif
+}
+
+// Joins the blocks of a token and KV head: block (head, token), a thread 8 values of a head.
+__global__ void __launch_bounds__(256) attend_sparse_join_sm90(const __grid_constant__ SparseArgs args) {
+  wait_for_previous();
+  extern __shared__ float2 marks[];  // [topk, 16]
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t token = blockIdx.x;
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const std::int64_t first = (token * args.kv_heads + kv_head) * args.topk;
+  const std::int32_t* ranks = args.ranks + first;
+  for (int i = thread; i < args.topk * group_heads; i += 256) {
+    marks[i] = ranks[i / group_heads] < 0 ? float2{no_score, 0} : __ldcs(args.marks + first * group_heads + i);
+  }
+  __syncthreads();
+  const int head = thread / 16;
+  const int piece = thread % 16;
+  float highest = no_score;
+  for (int s = 0; s < args.topk; ++s) highest = fmaxf(highest, marks[s * group_heads + head].x);
+  if (highest == no_score) highest = 0;
+  float total = 0;
+  float sums[8] = {};
+  const uint4* from = args.values + first * entry_values / 8 + thread;
+  constexpr int ahead = 8;  // loads under way
+  for (int base = 0; base < args.topk; base += ahead) {
+    uint4 parts[ahead];
+    float factors[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      const int s = base + i;
+      const float2 mark = s < args.topk ? marks[s * group_heads + head] : float2{no_score, 0};
+      parts[i] = __ldcs(from + std::int64_t{min(s, args.topk - 1)} * (entry_values / 8));
+      if (mark.x == no_score) parts[i] = uint4{0, 0, 0, 0};  // never written
+      factors[i] = exp2f(mark.x - highest);
+      total += mark.y * factors[i];
+    }
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      const std::uint32_t pairs[4] = {parts[i].x, parts[i].y, parts[i].z, parts[i].w};
+#pragma unroll
+      for (int a = 0; a < 4; ++a) {
+        sums[2 * a] += widen_f16(static_cast<std::uint16_t>(pairs[a])) * factors[i];
+        sums[2 * a + 1] += widen_f16(static_cast<std::uint16_t>(pairs[a] >> 16)) * factors[i];
+      }
+    }
+  }
+  if (total == 0) return;  // no key at all: nothing is written
+  const float factor = args.v_scale / total;
+  std::uint16_t* to = args.out + (args.first_token + token) * args.out_stride +
+                      (kv_head * group_heads + head) * head_dim + piece / 4 * 32 + piece % 4 * 2;
+#pragma unroll
+  for (int a = 0; a < 4; ++a) {
+    *reinterpret_cast<std::uint32_t*>(to + 8 * a) = pack_bf16(sums[2 * a] * factor, sums[2 * a + 1] * factor);
+  }
+}
+
+std::int64_t rounded_up(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Bytes of workspace: for bins of all heads, and for each token.
+std::int64_t bin_bytes(std::int64_t kv_heads, std::int64_t bins) {
+  return rounded_up((bins + 2) * kv_heads * 4) + rounded_up(bins * kv_heads * 4) +
+         rounded_up(bins * kv_heads * static_cast<std::int64_t>(sizeof(Item)));
+}
+std::int64_t token_bytes(std::int64_t kv_heads, std::int64_t topk) {
+  const std::int64_t entries = kv_heads * topk;
+  return entries * (8 + 8 * group_heads + 2 * entry_values) +
+         entries * static_cast<std::int64_t>(sizeof(Item)) / item_tokens + 256;
+}
+
+constexpr std::int64_t most_bins = 1 << 20;
+constexpr int most_topk = 64;
+
+std::int64_t bins_of(const AttendCall& call, std::int64_t& blocks) {
+  blocks = (std::int64_t{call.batch.longest_context} + page_tokens - 1) / page_tokens;
+  return blocks * call.batch.sequences;
+}
+
+}  // namespace
+
+std::int64_t attend_sparse_sm90_bytes(std::int64_t tokens, std::int64_t kv_heads, std::int64_t topk,
+                                      std::int64_t sequences, std::int64_t context) {
+  if (topk == 0 || kv_heads == 0) return 0;
+  const std::int64_t blocks = (context + page_tokens - 1) / page_tokens;
+  const std::int64_t bins = std::min(most_bins, std::max<std::int64_t>(sequences, 1) * blocks);
+  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) + 4096;
+}
+
+bool attend_sparse_takes_sm90(const AttendCall& call) {
+  std::int64_t blocks = 0;
+  const std::int64_t bins = bins_of(call, blocks);
+  const Attention& args = call.args;
+  return runs_on_hopper() && !call.deterministic && args.query_heads == group_heads * args.kv_heads &&
+         args.topk <= most_topk && bins <= most_bins && call.q_stride % 8 == 0 && call.out_stride % 2 == 0 &&
+         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) + 4096;
+}
+
+cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t stream) {
+  std::int64_t blocks = 0;
+  const std::int64_t bins = bins_of(call, blocks);
+  const std::int64_t kv_heads = call.args.kv_heads;
+  const std::int64_t topk = call.args.topk;
+  const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
+  SparseArgs args = {};
+  args.batch = call.batch;
+  args.q = call.q;
+  args.q_stride = call.q_stride;
+  args.k = call.pages.k;
+  args.v = call.pages.v;
+  args.scale = call.args.scale * (fp8 ? call.pages.k_scale : 1.0f) * log2_e;
+  args.v_scale = fp8 ? call.pages.v_scale : 1.0f;
+  args.kv_heads = call.args.kv_heads;
+  args.topk = call.args.topk;
+  args.blocks = static_cast<int>(blocks);
+  args.bins = static_cast<int>(bins);
+  args.block_ids = call.block_ids;
+  args.out = call.out;
+  args.out_stride = call.out_stride;
+  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - 4096;
+  const std::int64_t most = std::min<std::int64_t>(room / token_bytes(kv_heads, topk), call.batch.tokens);
+  if (most < 1) return cudaErrorInvalidValue;
+  // Equal launches.
+  const std::int64_t launches = (call.batch.tokens + most - 1) / most;
+  const std::int64_t each = (call.batch.tokens + launches - 1) / launches;
+  auto* at = static_cast<std::byte*>(call.workspace);
+  const auto take = [&](std::int64_t bytes) {
+    std::byte* begin = at;
+    at += rounded_up(bytes);
+    return begin;
+  };
+  args.counts = reinterpret_cast<std::int32_t*>(take((bins + 2) * kv_heads * 4));
+  args.totals = args.counts + bins * kv_heads;
+  args.begins = reinterpret_cast<std::int32_t*>(take(bins * kv_heads * 4));
+  args.most_items = static_cast<int>(std::min(bins, each * topk) + each * topk / item_tokens);
+  args.items = reinterpret_cast<Item*>(take(args.most_items * kv_heads * static_cast<std::int64_t>(sizeof(Item))));
+  args.ranks = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
+  args.lists = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
+  args.marks = reinterpret_cast<float2*>(take(each * kv_heads * topk * group_heads * 8));
+  args.values = reinterpret_cast<uint4*>(take(each * kv_heads * topk * entry_values * 2));
+
+  const int counted_bytes = bins <= shared_bins ? static_cast<int>(bins) * 4 : 0;
+  static int allowed[2] = {0, 0};
+  const auto kernel = fp8 ? attend_sparse_sm90<true> : attend_sparse_sm90<false>;
+  constexpr int bytes = shared_bytes_of_block;
+  if (const cudaError_t error = allow_shared(kernel, bytes, allowed[fp8 ? 1 : 0]); error != cudaSuccess) return error;
+  for (std::int64_t first = 0; first < call.batch.tokens; first += each) {
+    args.first_token = static_cast<int>(first);
+    args.tokens = static_cast<int>(std::min(each, call.batch.tokens - first));
+    cudaError_t error = cudaMemsetAsync(args.counts, 0, static_cast<std::size_t>((bins + 2) * kv_heads) * 4, stream);
+    if (error != cudaSuccess) return error;
+    const auto heads = static_cast<unsigned>(kv_heads);
+    const auto parts = [](std::int64_t count, std::int64_t size) {
+      return static_cast<unsigned>((count + size - 1) / size);
+    };
+    error = launch(attend_sparse_count_sm90, dim3(parts(args.tokens * topk, entries_a_block), heads), 256,
+                   static_cast<std::size_t>(counted_bytes), stream, args);
+    if (error != cudaSuccess) return error;
+    error = launch(attend_sparse_plan_sm90, dim3(parts(bins, 256), heads), 256, 0, stream, args);
+    if (error != cudaSuccess) return error;
+    error = launch(attend_sparse_fill_sm90, dim3(parts(args.tokens * kv_heads * topk, 256)), 256, 0, stream, args);
+    if (error != cudaSuccess) return error;
+    error = launch(kernel, dim3(static_cast<unsigned>(multiprocessors())), (consumers + 1) * 128, bytes, stream, args);
+    if (error != cudaSuccess) return error;
+    error = launch(attend_sparse_join_sm90, dim3(static_cast<unsigned>(args.tokens), heads), 256,
+                   static_cast<std::size_t>(topk) * group_heads * sizeof(float2), stream, args);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace m3::ops::cuda

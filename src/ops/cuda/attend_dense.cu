@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "src/ops/cuda/attend.cuh"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/launch.cuh"
 
@@ -85,6 +86,9 @@ std::int64_t attend_workspace_bytes(std::int64_t tokens, std::int64_t query_head
 }
 
 cudaError_t launch_attend_dense(const AttendCall& call, cudaStream_t stream) {
+  const bool prompt = call.batch.longest_query >= prompt_tokens;
+  if (prompt && attend_dense_takes_sm90(call)) return launch_attend_dense_sm90(call, stream);
+  if (attend_decode_takes_sm90(call)) return launch_attend_decode_sm90(call, stream);
   AttendArgs args{call.batch,
                   call.q,
                   call.q_stride,

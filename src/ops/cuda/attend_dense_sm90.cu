@@ -2,7 +2,7 @@
 // tokens of a sequence through all their keys.
 #include <algorithm>
 
-#include "src/ops/cuda/attend_dense_sm90.h"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/attend_tiles_sm90.cuh"
 #include "src/ops/cuda/batch.cuh"
 #include "src/ops/cuda/launch.cuh"

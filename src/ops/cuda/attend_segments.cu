@@ -1,6 +1,6 @@
 // Attention of the vision tower: every patch over its own segment, 80 dimensions a head (spec §4.6).
 #include "src/ops/cuda/attend_segments.cuh"
-#include "src/ops/cuda/attend_segments_sm90.h"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/launch.cuh"
 
 namespace m3::ops::cuda {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "src/ops/cuda/attend_segments.cuh"
-#include "src/ops/cuda/attend_segments_sm90.h"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/attend_tiles_sm90.cuh"
 #include "src/ops/cuda/launch.cuh"
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "src/ops/cuda/attend_decode.cuh"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/launch.cuh"
 
@@ -10,6 +11,9 @@ namespace {
 
 // Up to these many tokens a block of threads takes one slot instead of four: too few tokens to fill the GPU otherwise.
 constexpr int spread_tokens = 8;
+
+// For fewer tokens lists of queries by block cost more than they save.
+constexpr int prompt_list_tokens = 64;
 
 template <bool Fp8, int Slots>
 cudaError_t launch_decode(const AttendArgs& args, dim3 grid, unsigned* counters, cudaStream_t stream) {
@@ -23,6 +27,9 @@ cudaError_t launch_decode(const AttendArgs& args, dim3 grid, unsigned* counters,
 }  // namespace
 
 cudaError_t launch_attend_sparse(const AttendCall& call, cudaStream_t stream) {
+  const bool prompt = call.batch.longest_query >= prompt_tokens && call.batch.tokens >= prompt_list_tokens;
+  if (prompt && attend_sparse_takes_sm90(call)) return launch_attend_sparse_sm90(call, stream);
+  if (attend_decode_takes_sm90(call)) return launch_attend_decode_sm90(call, stream);
   AttendArgs args{call.batch,
                   call.q,
                   call.q_stride,

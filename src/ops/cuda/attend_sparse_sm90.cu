@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "src/ops/cuda/attend_sm90.cuh"
-#include "src/ops/cuda/attend_sparse_sm90.h"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/batch.cuh"
 #include "src/ops/cuda/launch.cuh"
 
@@ -513,7 +513,7 @@ std::int64_t bins_of(const AttendCall& call, std::int64_t& blocks) {
 
 std::int64_t attend_sparse_sm90_bytes(std::int64_t tokens, std::int64_t kv_heads, std::int64_t topk,
                                       std::int64_t sequences, std::int64_t context) {
-  if (topk == 0 || kv_heads == 0) return 0;
+  if (topk == 0 || kv_heads == 0 || tokens < prompt_tokens || !runs_on_hopper()) return 0;
   const std::int64_t blocks = (context + page_tokens - 1) / page_tokens;
   const std::int64_t bins = std::min(most_bins, std::max<std::int64_t>(sequences, 1) * blocks);
   return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) + 4096;

@@ -6,6 +6,7 @@
 
 #include "src/base/error.h"
 #include "src/base/memory_size.h"
+#include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/cuda_backend.h"
 #include "src/ops/cuda/fill_random.h"
 #include "src/ops/cuda/upload.h"
@@ -150,8 +151,13 @@ std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
 
 std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
   const std::int64_t select = 4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context);
-  const std::int64_t attend =
+  std::int64_t attend =
       attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context, limits.topk_blocks);
+  if (!deterministic_) {
+    attend = std::max({attend, attend_dense_sm90_bytes(limits.tokens),
+                       attend_sparse_sm90_bytes(limits.tokens, limits.kv_heads, limits.topk_blocks, limits.sequences,
+                                                limits.context)});
+  }
   return persistent_bytes(limits) +
          std::max({select, attend, matmul_scratch_bytes(limits), experts_scratch_bytes(limits)}) + 64;
 }

@@ -212,7 +212,7 @@ void CudaBackend::attend_dense(const Batch& batch, const Attention& args, const 
   check_tensor(out, DType::bf16, batch.tokens, args.query_heads * head_dim, "attend_dense: out");
   check_pages(pages.k, "K");
   check(launch_attend_dense({bounded(batch), args, halves(q), q.row_stride, pages, nullptr, halves(out), out.row_stride,
-                             scratch_.data(), std::ssize(scratch_), counters_, counters_size_},
+                             scratch_.data(), std::ssize(scratch_), counters_, counters_size_, deterministic_},
                             stream_),
         "attend_dense");
 }
@@ -222,9 +222,10 @@ void CudaBackend::attend_sparse(const Batch& batch, const Attention& args, const
   check_tensor(q, DType::bf16, batch.tokens, args.query_heads * head_dim, "attend_sparse: q");
   check_tensor(out, DType::bf16, batch.tokens, args.query_heads * head_dim, "attend_sparse: out");
   check_pages(pages.k, "K");
-  check(launch_attend_sparse({bounded(batch), args, halves(q), q.row_stride, pages, block_ids, halves(out),
-                              out.row_stride, scratch_.data(), std::ssize(scratch_), counters_, counters_size_},
-                             stream_),
+  check(launch_attend_sparse(
+            {bounded(batch), args, halves(q), q.row_stride, pages, block_ids, halves(out), out.row_stride,
+             scratch_.data(), std::ssize(scratch_), counters_, counters_size_, deterministic_},
+            stream_),
         "attend_sparse");
 }
 

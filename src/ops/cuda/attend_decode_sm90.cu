@@ -1,0 +1,401 @@
+// Attention of single tokens on Hopper, over chosen blocks or all of them. A cluster of 1, 2, 4, 8 or 16 blocks of threads
+// takes a token and KV head and shares its blocks of keys out; their sums meet through distributed shared memory, so that
+// one launch does it all. In each, one thread has K and V brought by bulk copies through a ring of buffers, and four warps
+// take 32 keys of each block: their scores and weights never leave the warp.
+#include <algorithm>
+
+#include "src/ops/cuda/attend.cuh"
+#include "src/ops/cuda/attend_sm90.cuh"
+#include "src/ops/cuda/attend_sm90.h"
+#include "src/ops/cuda/launch.cuh"
+
+namespace m3::ops::cuda {
+
+namespace {
+
+constexpr int consumer_warps = 4;
+constexpr int warp_keys = page_tokens / consumer_warps;
+constexpr int decode_threads = (consumer_warps + 1) * warp_size;
+constexpr int consumer_threads = consumer_warps * warp_size;
+
+template <bool Fp8>
+struct DecodeMemory {
+  static constexpr int element_bytes = Fp8 ? 1 : 2;
+  static constexpr int row_bytes = head_dim * element_bytes;
+  static constexpr int buffer_bytes = page_tokens * row_bytes;
+  static constexpr int buffers = Fp8 ? 6 : 3;
+
+  std::uint64_t full[buffers], empty[buffers];
+  int2 seen[buffers];  // keys of the block that the token sees: first, past the last (0: no block follows)
+  float warp_highest[consumer_warps][group_rows], warp_sum[consumer_warps][group_rows];
+  float highest[group_rows], sum[group_rows];  // of this block of threads
+  float values[group_rows][head_dim];
+};
+template <bool Fp8>
+constexpr int decode_bytes =
+    DecodeMemory<Fp8>::buffers * DecodeMemory<Fp8>::buffer_bytes + static_cast<int>(sizeof(DecodeMemory<Fp8>));
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The float at the same place of shared memory of another block of the cluster.
+__device__ inline float load_of_rank(const float* own, unsigned rank) {
+  float value;
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [there];\n}"
+      : "=f"(value)
+      : "r"(shared_address(own)), "r"(rank)
+      : "memory");
+  return value;
+}
+
+// Rows of K and V lie as in memory. Lanes that would meet the same banks read their pieces in another order.
+template <bool Fp8>
+struct DecodeRow : CacheRow<Fp8> {
+  // As CacheRow::load_k.
+  __device__ static void load_k(const std::byte* row, int j, bool odd, std::uint32_t (&pairs)[16]) {
+    if constexpr (Fp8) {
+      const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? 64 : 0) + j * 16);
+      const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? 0 : 64) + j * 16);
+      widen_e4m3x4(odd ? b.x : a.x, pairs[0], pairs[1]);
+      widen_e4m3x4(odd ? b.y : a.y, pairs[2], pairs[3]);
+      widen_e4m3x4(odd ? b.z : a.z, pairs[4], pairs[5]);
+      widen_e4m3x4(odd ? b.w : a.w, pairs[6], pairs[7]);
+      widen_e4m3x4(odd ? a.x : b.x, pairs[8], pairs[9]);
+      widen_e4m3x4(odd ? a.y : b.y, pairs[10], pairs[11]);
+      widen_e4m3x4(odd ? a.z : b.z, pairs[12], pairs[13]);
+      widen_e4m3x4(odd ? a.w : b.w, pairs[14], pairs[15]);
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; c += 2) {
+        const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? c + 1 : c) * 64 + j * 16);
+        const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? c : c + 1) * 64 + j * 16);
+        pairs[4 * c] = odd ? b.x : a.x, pairs[4 * c + 1] = odd ? b.y : a.y;
+        pairs[4 * c + 2] = odd ? b.z : a.z, pairs[4 * c + 3] = odd ? b.w : a.w;
+        pairs[4 * c + 4] = odd ? a.x : b.x, pairs[4 * c + 5] = odd ? a.y : b.y;
+        pairs[4 * c + 6] = odd ? a.z : b.z, pairs[4 * c + 7] = odd ? a.w : b.w;
+      }
+    }
+  }
+  // 16 dimensions 16g … of a value, as 8 pairs.
+  __device__ static void load_v(const std::byte* row, int g, bool odd, std::uint32_t (&pairs)[8]) {
+    if constexpr (Fp8) {
+      const uint4 v = *reinterpret_cast<const uint4*>(row + g * 16);
+      widen_e4m3x4(v.x, pairs[0], pairs[1]);
+      widen_e4m3x4(v.y, pairs[2], pairs[3]);
+      widen_e4m3x4(v.z, pairs[4], pairs[5]);
+      widen_e4m3x4(v.w, pairs[6], pairs[7]);
+    } else {
+      const uint4 a = *reinterpret_cast<const uint4*>(row + g * 32 + (odd ? 16 : 0));
+      const uint4 b = *reinterpret_cast<const uint4*>(row + g * 32 + (odd ? 0 : 16));
+      pairs[0] = odd ? b.x : a.x, pairs[1] = odd ? b.y : a.y, pairs[2] = odd ? b.z : a.z, pairs[3] = odd ? b.w : a.w;
+      pairs[4] = odd ? a.x : b.x, pairs[5] = odd ? a.y : b.y, pairs[6] = odd ? a.z : b.z, pairs[7] = odd ? a.w : b.w;
+    }
+  }
+  __device__ static int out_dimension(int t, int n) { return n * 16 + t; }
+};
+
+// One warp: the blocks of ranks rank, rank + ranks, … of the token's list, or of all from `begin` on.
+template <bool Fp8, bool Sparse>
+__device__ inline void bring_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers, int token,
+                                    int kv_head, int sequence, int rank, int ranks, int lane) {
+  using Memory = DecodeMemory<Fp8>;
+  const int end = args.batch.positions[token] + 1;
+  const int begin = !Sparse && args.window > 0 ? max(0, end - args.window) : 0;
+  const int first = begin / page_tokens;
+  const int count = Sparse ? args.topk : (end + page_tokens - 1) / page_tokens - first;
+  Turn<Memory::buffers> turn;
+  for (int base = rank; base < count; base += warp_size * ranks) {
+    const int own = base + lane * ranks;  // a lane an entry
+    int block = -1;
+    if (own < count) {
+      block = Sparse ? args.block_ids[(std::int64_t{token} * args.kv_heads + kv_head) * args.topk + own] : first + own;
+    }
+    int page = block >= 0 ? kv_page(args.batch, sequence, block) : -1;
+    const int seen_last = min(page_tokens, end - block * page_tokens);
+    const int seen_first = max(0, begin - block * page_tokens);
+    if (seen_last <= seen_first) page = -1;
+    unsigned present = __ballot_sync(all_lanes, page >= 0);
+    while (present != 0) {
+      const int from = __ffs(static_cast<int>(present)) - 1;
+      present &= present - 1;
+      const int from_page = __shfl_sync(all_lanes, page, from);
+      const int2 seen = {__shfl_sync(all_lanes, seen_first, from), __shfl_sync(all_lanes, seen_last, from)};
+      if (lane == 0) {
+        const auto bytes = static_cast<unsigned>(seen.y * Memory::row_bytes);
+#pragma unroll
+        for (int values = 0; values < 2; ++values) {
+          barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
+          shared.seen[turn.buffer] = seen;
+          barrier_expect(&shared.full[turn.buffer], bytes);
+          copy_bulk_once(buffers + turn.buffer * Memory::buffer_bytes,
+                         page_run(values != 0 ? args.v : args.k, from_page, kv_head, Memory::element_bytes), bytes,
+                         &shared.full[turn.buffer]);
+          turn.next();
+        }
+      }
+    }
+  }
+  if (lane == 0) {
+    barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
+    shared.seen[turn.buffer] = {0, 0};
+    barrier_arrive(&shared.full[turn.buffer]);
+  }
+}
+
+// A warp's keys of all blocks of this block of threads. Leaves sums and marks of each warp in shared memory, joined.
+template <bool Fp8>
+__device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers, int token,
+                                     int kv_head, int thread) {
+  using Memory = DecodeMemory<Fp8>;
+  using Row = DecodeRow<Fp8>;
+  constexpr float slack = 8;  // as in attend_tiles_sm90.cuh
+  const int warp = thread / warp_size;
+  const int lane = thread % warp_size;
+  const int g = lane / 4;
+  const int j = lane % 4;
+  std::uint32_t q[8][4];
+  load_tile_queries<Fp8>(args, token, kv_head, lane, q);
+  float acc[16][4] = {};
+  float shift[2] = {no_score, no_score};
+  float sum[2] = {0, 0};
+  Turn<Memory::buffers> turn;
+  const auto release = [&] {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared.empty[turn.buffer]);
+    turn.next();
+  };
+  while (true) {
+    barrier_wait(&shared.full[turn.buffer], turn.parity);
+    const int2 seen = shared.seen[turn.buffer];
+    if (seen.y == 0) break;
+    const int first_key = warp * warp_keys;
+    const int safe = seen.y - 1;  // rows past it were not brought
+    float scores[4][4] = {};
+    const std::byte* rows = buffers + turn.buffer * Memory::buffer_bytes;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      std::uint32_t k[16];
+      Row::load_k(rows + min(first_key + 8 * n + g, safe) * Memory::row_bytes, j, g % 2 != 0, k);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) mma_bf16(scores[n], q[i][0], q[i][1], q[i][2], q[i][3], k[2 * i], k[2 * i + 1]);
+    }
+    release();
+    float highest[2] = {no_score, no_score};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = first_key + 8 * n + 2 * j + i % 2;
+        scores[n][i] = key >= seen.x && key < seen.y ? scores[n][i] * args.scale : no_score;
+        highest[i / 2] = fmaxf(highest[i / 2], scores[n][i]);
+      }
+    }
+    highest[0] = quad_max(highest[0]);
+    highest[1] = quad_max(highest[1]);
+    if (__any_sync(all_lanes, highest[0] > shift[0] + slack || highest[1] > shift[1] + slack)) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float next = fmaxf(shift[r], highest[r]);
+        const float factor = next == no_score ? 1.0f : power_of_two(shift[r] - next);
+        shift[r] = next;
+        sum[r] *= factor;
+#pragma unroll
+        for (int t = 0; t < 16; ++t) acc[t][2 * r] *= factor, acc[t][2 * r + 1] *= factor;
+      }
+    }
+    std::uint32_t p[2][4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      float weights[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        weights[i] = power_of_two(scores[n][i] - (shift[i / 2] == no_score ? 0.0f : shift[i / 2]));
+        sum[i / 2] += weights[i];
+      }
+      p[n / 2][n % 2 * 2] = pack_bf16(weights[0], weights[1]);
+      p[n / 2][n % 2 * 2 + 1] = pack_bf16(weights[2], weights[3]);
+    }
+    barrier_wait(&shared.full[turn.buffer], turn.parity);
+    rows = buffers + turn.buffer * Memory::buffer_bytes;
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      std::uint32_t v[4][8];  // keys 2j, 2j + 1, 8 + 2j, 8 + 2j + 1
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = first_key + 16 * step + i / 2 * 8 + 2 * j + i % 2;
+        Row::load_v(rows + min(key, safe) * Memory::row_bytes, g, j % 2 != 0, v[i]);
+      }
+#pragma unroll
+      for (int w = 0; w < 8; ++w) {
+        mma_bf16(acc[2 * w], p[step][0], p[step][1], p[step][2], p[step][3], __byte_perm(v[0][w], v[1][w], 0x5410),
+                 __byte_perm(v[2][w], v[3][w], 0x5410));
+        mma_bf16(acc[2 * w + 1], p[step][0], p[step][1], p[step][2], p[step][3], __byte_perm(v[0][w], v[1][w], 0x7632),
+                 __byte_perm(v[2][w], v[3][w], 0x7632));
+      }
+    }
+    release();
+  }
+
+  // The ring has been read: it holds the warps' sums [4][16][128] now.
+  auto* sums = reinterpret_cast<float(*)[group_rows][head_dim]>(buffers);
+  sync_threads_of(1, consumer_threads);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float all = quad_sum(sum[r]);
+    if (j == 0) shared.warp_highest[warp][g + 8 * r] = shift[r], shared.warp_sum[warp][g + 8 * r] = all;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int t = 0; t < 16; t += 4) {
+        *reinterpret_cast<float4*>(&sums[warp][g + 8 * r][Row::out_dimension(t, 2 * j + half)]) =
+            float4{acc[t][2 * r + half], acc[t + 1][2 * r + half], acc[t + 2][2 * r + half], acc[t + 3][2 * r + half]};
+      }
+    }
+  }
+  sync_threads_of(1, consumer_threads);
+#pragma unroll 4
+  for (int row = 0; row < group_rows; ++row) {
+    float highest = no_score;
+#pragma unroll
+    for (int w = 0; w < consumer_warps; ++w) highest = fmaxf(highest, shared.warp_highest[w][row]);
+    float value = 0, total = 0;
+#pragma unroll
+    for (int w = 0; w < consumer_warps; ++w) {
+      const float own = shared.warp_highest[w][row];
+      const float factor = own == no_score ? 0.0f : power_of_two(own - highest);
+      value += sums[w][row][thread] * factor;
+      total += shared.warp_sum[w][row] * factor;
+    }
+    shared.values[row][thread] = value;
+    if (thread == 0) shared.highest[row] = highest, shared.sum[row] = total;
+  }
+}
+
+#endif
+
+template <bool Fp8, bool Sparse>
+__global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __grid_constant__ AttendArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Memory = DecodeMemory<Fp8>;
+  std::byte* const buffers = tile_memory();
+  auto& shared = *reinterpret_cast<Memory*>(buffers + Memory::buffers * Memory::buffer_bytes);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int token = args.first_token + static_cast<int>(blockIdx.z);
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const auto ranks = static_cast<int>(gridDim.x);  // the cluster's size
+  const int rank = static_cast<int>(blockIdx.x);
+  if (thread == 0) {
+    for (int i = 0; i < Memory::buffers; ++i) {
+      barrier_init(&shared.full[i], 1);
+      barrier_init(&shared.empty[i], consumer_warps);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  wait_for_previous();
+  const int sequence = live_sequence(args.batch, token);
+  if (sequence < 0) return;
+  if (kv_page(args.batch, sequence, args.batch.positions[token] / page_tokens) < 0) return;
+  if (thread < consumer_threads) {
+    attend_blocks<Fp8>(args, shared, buffers, token, kv_head, thread);
+  } else {
+    bring_blocks<Fp8, Sparse>(args, shared, buffers, token, kv_head, sequence, rank, ranks, thread % warp_size);
+  }
+  if (ranks > 1) {
+    __syncwarp();
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  if (thread < consumer_threads) {
+    const int rows = group_rows / ranks;
+    for (int row = rank * rows; row < (rank + 1) * rows; ++row) {
+      float highest = no_score;
+#pragma unroll 16
+      for (int r = 0; r < ranks; ++r)
+        highest = fmaxf(highest, load_of_rank(&shared.highest[row], static_cast<unsigned>(r)));
+      float value = 0, total = 0;
+#pragma unroll 16
+      for (int r = 0; r < ranks; ++r) {
+        const float own = load_of_rank(&shared.highest[row], static_cast<unsigned>(r));
+        const float factor = own == no_score ? 0.0f : power_of_two(own - highest);
+        value += load_of_rank(&shared.values[row][thread], static_cast<unsigned>(r)) * factor;
+        total += load_of_rank(&shared.sum[row], static_cast<unsigned>(r)) * factor;
+      }
+      if (total == 0) continue;  // no key at all: nothing is written
+      args.out[token * args.out_stride + (kv_head * group_rows + row) * head_dim + thread] =
+          narrow_bf16(value / total * args.v_scale);
+    }
+  }
+  if (ranks > 1) cluster_sync();  // shared memory stays until all have read it
+#endif
+}
+
+template <bool Fp8, bool Sparse>
+cudaError_t launch_decode(const AttendArgs& args, int ranks, cudaStream_t stream) {
+  constexpr int bytes = decode_bytes<Fp8>;
+  const auto kernel = attend_decode_sm90<Fp8, Sparse>;
+  static int allowed = 0;
+  if (allowed == 0) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return error;
+  }
+  if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(ranks), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(args.kv_heads),
+                        static_cast<unsigned>(args.batch.tokens));
+  config.blockDim = dim3(decode_threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = ranks > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, args);
+}
+
+constexpr int most_tokens = 65535;  // of a grid
+
+}  // namespace
+
+bool attend_decode_takes_sm90(const AttendCall& call) {
+  return runs_on_hopper() && !call.deterministic && call.args.query_heads == group_rows * call.args.kv_heads &&
+         call.batch.tokens <= most_tokens && call.q_stride % 8 == 0;
+}
+
+cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t stream) {
+  const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
+  const bool sparse = call.block_ids != nullptr;
+  AttendArgs args = {};
+  args.batch = call.batch;
+  args.q = call.q;
+  args.q_stride = call.q_stride;
+  args.k = call.pages.k;
+  args.v = call.pages.v;
+  args.scale = call.args.scale * (fp8 ? call.pages.k_scale : 1.0f) * log2_e;
+  args.v_scale = fp8 ? call.pages.v_scale : 1.0f;
+  args.query_heads = call.args.query_heads;
+  args.kv_heads = call.args.kv_heads;
+  args.window = sparse ? 0 : call.args.window;
+  args.block_ids = call.block_ids;
+  args.topk = call.args.topk;
+  args.out = call.out;
+  args.out_stride = call.out_stride;
+  // As many blocks of threads as the GPU holds at once, two a multiprocessor.
+  const int units = args.batch.tokens * args.kv_heads;
+  int ranks = 1;
+  while (ranks < group_rows && ranks * 2 * units <= 2 * multiprocessors()) ranks *= 2;
+  if (fp8)
+    return sparse ? launch_decode<true, true>(args, ranks, stream) : launch_decode<true, false>(args, ranks, stream);
+  return sparse ? launch_decode<false, true>(args, ranks, stream) : launch_decode<false, false>(args, ranks, stream);
+}
+
+}  // namespace m3::ops::cuda

@@ -47,7 +47,7 @@ struct SparseArgs {
   std::int32_t* lists;            // [kv_heads, tokens · topk]: token · topk + slot
   Item* items;                    // [kv_heads, most_items]
   int most_items;
-  float2* marks;  // [tokens, kv_heads, topk, 16]: highest score, sum of weights
+  float2* marks;  // [tokens, kv_heads, topk, 16]: highest score, sum of weights; one entry more for no query
   uint4* values;  // [tokens, kv_heads, topk, 16, 128] fp16, in the order of `store_tile`
   std::uint16_t* out;
   std::int64_t out_stride;
@@ -182,7 +182,7 @@ struct Shared {
 
   std::uint64_t keys_full[2], values_full[2], item_empty[2];
   std::uint64_t queries_full[consumers][query_stages], queries_empty[consumers][query_stages];
-  int2 rows[consumers][query_stages][tile_tokens];  // entry of the launch, -1 = none; keys that it sees
+  int2 rows[consumers][query_stages][tile_tokens];  // entry of the launch (no query: the one past all), keys it sees
 };
 constexpr int shared_bytes_of_block = Shared::rest + static_cast<int>(sizeof(Shared));
 
@@ -282,9 +282,11 @@ __device__ inline void produce_queries(const SparseArgs& args, Shared& shared, s
       std::byte* to = queries + turn.buffer * Shared::query_bytes;
       barrier_wait(&shared.queries_empty[group][turn.buffer], turn.parity ^ 1u);
       if (lane < tile_tokens) {
-        const int slot_entry =
-            own < 0 ? -1 : ((token - args.first_token) * args.kv_heads + item.head) * args.topk + own % args.topk;
-        shared.rows[group][turn.buffer][lane] = {slot_entry, min(page_tokens, position + 1 - item.first_key)};
+        const int first = own < 0 ? args.tokens : token - args.first_token;
+        shared.rows[group][turn.buffer][lane] = {
+            own < 0 ? first * args.kv_heads * args.topk
+                    : (first * args.kv_heads + item.head) * args.topk + own % args.topk,
+            own < 0 ? page_tokens : min(page_tokens, position + 1 - item.first_key)};
       }
 #pragma unroll
       for (int t = 0; t < tile_tokens; ++t) {
@@ -352,44 +354,69 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
   Turn<2> items;
   Turn<query_stages> turn;
   int behind = 0;
+  int index = static_cast<int>(blockIdx.x);
+  int tile = 0, tile_count = -1;  // of the item at hand; -1: none yet
   Item item;
-  for (int i = static_cast<int>(blockIdx.x); item_at(args, i, item); i += static_cast<int>(gridDim.x), items.next()) {
-    barrier_wait(&shared.keys_full[items.buffer], items.parity);
-    barrier_wait(&shared.values_full[items.buffer], items.parity);
-    const std::byte* keys = tiles + items.buffer * Shared::item_bytes;
-    const std::uint64_t k = key_descriptor(keys);
-    const std::uint64_t v = value_descriptor(keys + tile_bytes(tile_keys));
-    const int tile_count = (item.count + tile_tokens - 1) / tile_tokens;
-    for (int tile = (group - behind + consumers) % consumers; tile < tile_count; tile += consumers, turn.next()) {
-      barrier_wait(&shared.queries_full[group][turn.buffer], turn.parity);
-      fence_async_proxy();
-      float scores[64];
-      start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes),
-                      half_tile_bytes(group_queries), k);
-      const int2 row = shared.rows[group][turn.buffer][warp];
-      wgmma_wait<0>();
-      pin(scores);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&shared.queries_empty[group][turn.buffer]);
-      if (row.y < page_tokens) {
-        hide(scores, j, 0, 0, row.y);
-        hide(scores, j, 1, 0, row.y);
+  std::uint64_t k = 0, v = 0;
+  // Waits for this warpgroup's next tile and its keys. False: none is left.
+  const auto next_tile = [&] {
+    tile += consumers;
+    while (tile >= tile_count) {
+      if (tile_count >= 0) {
+        behind = (behind + tile_count) % consumers;
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared.item_empty[items.buffer]);
+        items.next();
+        index += static_cast<int>(gridDim.x);
       }
-      const float highest[2] = {quad_max(row_max(scores, 0)) * args.scale, quad_max(row_max(scores, 1)) * args.scale};
-      float total[2] = {0, 0};
-      std::uint32_t p[32];
-      weigh(scores, args.scale, highest[0], highest[1], total[0], total[1], p);
-      float sums[64];
-      start_values<head_dim>(sums, p, v, false);
-      total[0] = quad_sum(total[0]);
-      total[1] = quad_sum(total[1]);
-      wgmma_wait<0>();
-      pin(sums);
-      if (row.x >= 0) store_tile(args, row.x, sums, highest, total, lane);
+      if (!item_at(args, index, item)) return false;
+      barrier_wait(&shared.keys_full[items.buffer], items.parity);
+      barrier_wait(&shared.values_full[items.buffer], items.parity);
+      const std::byte* keys = tiles + items.buffer * Shared::item_bytes;
+      k = key_descriptor(keys);
+      v = value_descriptor(keys + tile_bytes(tile_keys));
+      tile_count = (item.count + tile_tokens - 1) / tile_tokens;
+      tile = (group - behind + consumers) % consumers;
     }
-    behind = (behind + tile_count) % consumers;
+    barrier_wait(&shared.queries_full[group][turn.buffer], turn.parity);
+    return true;
+  };
+  if (!next_tile()) return;
+  float scores[64];
+  fence_async_proxy();
+  start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes), half_tile_bytes(group_queries),
+                  k);
+  while (true) {
+    const int2 row = shared.rows[group][turn.buffer][warp];
+    wgmma_wait<0>();
+    pin(scores);
     __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.item_empty[items.buffer]);
+    if (lane == 0) barrier_arrive(&shared.queries_empty[group][turn.buffer]);
+    turn.next();
+    if (row.y < page_tokens) {
+      hide(scores, j, 0, 0, row.y);
+      hide(scores, j, 1, 0, row.y);
+    }
+    const float highest[2] = {quad_max(row_max(scores, 0)) * args.scale, quad_max(row_max(scores, 1)) * args.scale};
+    float total[2] = {0, 0};
+    std::uint32_t p[32];
+    weigh(scores, args.scale, highest[0], highest[1], total[0], total[1], p);
+    float sums[64];
+    start_values<head_dim>(sums, p, v, false);
+    total[0] = quad_sum(total[0]);
+    total[1] = quad_sum(total[1]);
+    wgmma_wait<0>();
+    pin(sums);
+    const bool more = next_tile();
+    if (!more) {
+      store_tile(args, row.x, sums, highest, total, lane);
+      return;
+    }
+    // The next products run while these sums are stored.
+    fence_async_proxy();
+    start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes), half_tile_bytes(group_queries),
+                    k);
+    store_tile(args, row.x, sums, highest, total, lane);
   }
 }
 
@@ -420,7 +447,7 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
   __syncthreads();
   wait_for_previous();
   if (thread < warpgroup_size) {
-    give_registers<56>();
+    give_registers<32>();
     const int warp = thread / warp_size;
     if (warp < consumers) {
       produce_queries(args, shared, tiles, warp, thread % warp_size);
@@ -428,7 +455,7 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
       produce_items<Fp8>(args, shared, tiles, thread % warp_size);
     }
   } else {
-    take_registers<152>();
+    take_registers<160>();
     consume(args, shared, tiles, thread / warpgroup_size - 1, thread % warpgroup_size);
   }
 #endif
@@ -516,7 +543,7 @@ std::int64_t attend_sparse_sm90_bytes(std::int64_t tokens, std::int64_t kv_heads
   if (topk == 0 || kv_heads == 0 || tokens < prompt_tokens || !runs_on_hopper()) return 0;
   const std::int64_t blocks = (context + page_tokens - 1) / page_tokens;
   const std::int64_t bins = std::min(most_bins, std::max<std::int64_t>(sequences, 1) * blocks);
-  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) + 4096;
+  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) + 16384;
 }
 
 bool attend_sparse_takes_sm90(const AttendCall& call) {
@@ -525,7 +552,7 @@ bool attend_sparse_takes_sm90(const AttendCall& call) {
   const Attention& args = call.args;
   return runs_on_hopper() && !call.deterministic && args.query_heads == group_heads * args.kv_heads &&
          args.topk <= most_topk && bins <= most_bins && call.q_stride % 8 == 0 && call.out_stride % 2 == 0 &&
-         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) + 4096;
+         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) + 16384;
 }
 
 cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t stream) {
@@ -549,7 +576,7 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.block_ids = call.block_ids;
   args.out = call.out;
   args.out_stride = call.out_stride;
-  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - 4096;
+  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - 16384;
   const std::int64_t most = std::min<std::int64_t>(room / token_bytes(kv_heads, topk), call.batch.tokens);
   if (most < 1) return cudaErrorInvalidValue;
   // Equal launches.
@@ -568,8 +595,8 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.items = reinterpret_cast<Item*>(take(args.most_items * kv_heads * static_cast<std::int64_t>(sizeof(Item))));
   args.ranks = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
   args.lists = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
-  args.marks = reinterpret_cast<float2*>(take(each * kv_heads * topk * group_heads * 8));
-  args.values = reinterpret_cast<uint4*>(take(each * kv_heads * topk * entry_values * 2));
+  args.marks = reinterpret_cast<float2*>(take((each * kv_heads * topk + 1) * group_heads * 8));
+  args.values = reinterpret_cast<uint4*>(take((each * kv_heads * topk + 1) * entry_values * 2));
 
   const int counted_bytes = bins <= shared_bins ? static_cast<int>(bins) * 4 : 0;
   static int allowed[2] = {0, 0};

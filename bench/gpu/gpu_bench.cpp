@@ -349,9 +349,14 @@ void bench_attention(Bench& bench) {
                                    {1, 1, 8192, DType::bf16, true},
                                    {32, 1, 8192, DType::bf16, true},
                                    {1, 8192, 8192},
+                                   {1, 32768, 32768},
                                    {1, 8192, 131072},
                                    {1, 8192, 8192, DType::f8_e4m3},
-                                   {1, 8192, 8192, DType::bf16, true}};
+                                   {1, 32768, 32768, DType::f8_e4m3},
+                                   {1, 8192, 131072, DType::f8_e4m3},
+                                   {1, 8192, 8192, DType::bf16, true},
+                                   {1, 8192, 8192, DType::f8_e4m3, true},
+                                   {1, 2048, 124928, DType::bf16, true}};
   std::mt19937 random(9);
   for (const Case& shape : cases) {
     bench.bind(limits_for(shape.sequences * shape.queries, shape.context));

@@ -1,6 +1,7 @@
 // attend_dense and attend_sparse.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "tests/gpu/rig.h"
 
@@ -103,7 +104,7 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   rig.clear(results, sparse ? "attend_sparse" : "attend_dense");
 }
 
-// Each sequence alone gives the bits it has in the batch, and so does another order of pages.
+// Each sequence alone gives the bits it has in the batch, and so does another order of pages: what --deterministic says.
 void test_invariance(Rig& rig, Results& results, DType cache, bool sparse) {
   Random random(8);
   const std::vector<SequenceShape> shapes = {{2305, 3}, {1, 1}, {700, 40}, {2048, 1}, {129, 3}};
@@ -165,6 +166,10 @@ void test_attention(Rig& rig, Results& results, const Options& options) {
   const std::vector<SequenceShape> mixed = {{1, 1},    {5, 5},   {128, 1},  {129, 3},  {0, 2},   {2048, 1},
                                             {2049, 2}, {700, 5}, {333, 20}, {300, 16}, {2305, 3}};
   const std::vector<SequenceShape> few = {{1, 1}, {129, 3}, {0, 1}, {2305, 2}};
+  // Long enough for the kernels that share keys among tokens, beside single tokens and inert ones.
+  const std::vector<SequenceShape> prompts = {{300, 300}, {5, 5}, {700, 90}, {1, 1}, {129, 3}, {0, 2}, {2305, 1}};
+  const std::vector<SequenceShape> few_prompts = {{130, 60}, {5, 5}, {0, 1}, {300, 1}};
+  Rig steady(true);
   for (const DType cache : {DType::bf16, DType::f8_e4m3}) {
     for (const bool sparse : {true, false}) {
       const auto with = [&](Case shape) {
@@ -173,24 +178,40 @@ void test_attention(Rig& rig, Results& results, const Options& options) {
         return shape;
       };
       run(rig, results, with({}), options.quick ? few : mixed, 96, sparse, "8/4");
+      run(rig, results, with({.query_heads = 16, .kv_heads = 1}), options.quick ? few_prompts : prompts, 96, sparse,
+          "16/1, prompts");
+      run(rig, results, with({.query_heads = 32, .kv_heads = 2}), few, 96, sparse, "32/2, few");
       if (options.quick) continue;
       for (const auto& [query, kv] : {std::pair{64, 4}, {32, 2}, {8, 1}, {6, 2}, {20, 1}, {4, 4}}) {
         run(rig, results, with({.query_heads = query, .kv_heads = kv}), mixed, 96, sparse,
             std::to_string(query) + "/" + std::to_string(kv));
       }
-      if (sparse) {
-        run(rig, results, with({.topk = 3}), mixed, 96, sparse, "top 3");
-        run(rig, results, with({.topk = 19}), mixed, 96, sparse, "top 19");
-      } else {
-        for (const int window : {1, 128, 200}) {
-          run(rig, results, with({.window = window}), mixed, 96, sparse, "window " + std::to_string(window));
+      for (const auto& [query, kv, shapes] : {std::tuple{8, 4, &mixed}, {16, 1, &mixed}, {16, 1, &prompts}}) {
+        const auto like = [&](Case shape) {
+          shape.query_heads = query, shape.kv_heads = kv;
+          return with(shape);
+        };
+        const std::string heads = std::to_string(query) + "/" + std::to_string(kv) + ", ";
+        if (sparse) {
+          run(rig, results, like({.topk = 3}), *shapes, 96, sparse, heads + "top 3");
+          run(rig, results, like({.topk = 19}), *shapes, 96, sparse, heads + "top 19");
+        } else {
+          for (const int window : {1, 128, 200}) {
+            run(rig, results, like({.window = window}), *shapes, 96, sparse,
+                heads + "window " + std::to_string(window));
+          }
         }
+        run(rig, results, like({.spread = 30}), *shapes, 96, sparse, heads + "sharp");
       }
+      run(rig, results, with({.query_heads = 64}), {{2400, 100}, {40, 40}}, 96, sparse, "64/4, prompts");
+      run(rig, results, with({.query_heads = 64}), {{9000, 16}}, 110, sparse, "64/4, a verify group");
       run(rig, results, with({.query_heads = 64}), {{9000, 2}, {4096, 1}}, 110, sparse, "long");
-      run(rig, results, with({.spread = 30}), mixed, 96, sparse, "sharp");
       // 65536 elements a page and part.
-      run(rig, results, with({.first_page = 40000}), few, 96, sparse, "offsets past 2^31");
-      test_invariance(rig, results, cache, sparse);
+      for (const auto& [query, kv, shapes] : {std::tuple{8, 4, &few}, {64, 4, &few}, {64, 4, &few_prompts}}) {
+        run(rig, results, with({.query_heads = query, .kv_heads = kv, .first_page = 40000}), *shapes, 96, sparse,
+            std::to_string(query) + "/" + std::to_string(kv) + ", offsets past 2^31");
+      }
+      test_invariance(steady, results, cache, sparse);
     }
   }
 }

@@ -14,9 +14,9 @@ namespace m3::ops::cuda {
 namespace {
 
 constexpr int consumer_warps = 4;
-constexpr int warp_keys = page_tokens / consumer_warps;
+[[maybe_unused]] constexpr int warp_keys = page_tokens / consumer_warps;
 constexpr int decode_threads = (consumer_warps + 1) * warp_size;
-constexpr int consumer_threads = consumer_warps * warp_size;
+[[maybe_unused]] constexpr int consumer_threads = consumer_warps * warp_size;
 
 template <bool Fp8>
 struct DecodeMemory {

@@ -9,11 +9,8 @@
 
 namespace m3::ops::cuda {
 
-namespace {
-
-constexpr int groups = 3;
-constexpr int buffers = 5;
-constexpr int tile_rows = groups * group_queries;
+inline constexpr int vision_groups = 3;  // warpgroups of a block of threads
+inline constexpr int vision_tile_rows = vision_groups * group_queries;
 
 struct VisionWork {
   using Args = VisionAttendArgs;
@@ -26,9 +23,9 @@ struct VisionWork {
   const std::uint16_t* head;  // of row 0's queries
 
   __device__ explicit VisionWork(const Args& a) : args(a) {
-    const int tile = static_cast<int>(blockIdx.x) * tile_rows;
+    const int tile = static_cast<int>(blockIdx.x) * vision_tile_rows;
     first_row = static_cast<int>(args.first_row) + tile;
-    last_row = static_cast<int>(args.first_row) + min(tile + tile_rows, args.rows) - 1;
+    last_row = static_cast<int>(args.first_row) + min(tile + vision_tile_rows, args.rows) - 1;
     first_key = segment_of_row(args, first_row).begin;
     end_key = segment_of_row(args, last_row).end;
     head = args.packed + blockIdx.y * vision_head_dim;
@@ -58,6 +55,10 @@ struct VisionWork {
   }
 };
 
+namespace {
+
+constexpr int buffers = 5;
+
 }  // namespace
 
 bool attend_segments_takes_sm90(const VisionAttendArgs& args) {
@@ -65,12 +66,13 @@ bool attend_segments_takes_sm90(const VisionAttendArgs& args) {
 }
 
 cudaError_t launch_attend_segments_sm90(const VisionAttendArgs& args, cudaStream_t stream) {
-  constexpr int bytes = tile_memory_bytes<groups, buffers>;
+  constexpr int bytes = tile_memory_bytes<vision_groups, buffers>;
   static int allowed = 0;
-  const auto kernel = attend_tiles_sm90<VisionWork, groups, buffers>;
+  const auto kernel = attend_tiles_sm90<VisionWork, vision_groups, buffers>;
   if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>((args.rows + tile_rows - 1) / tile_rows), static_cast<unsigned>(args.heads));
-  return launch(kernel, grid, (groups + 1) * 128, bytes, stream, args);
+  const dim3 grid(static_cast<unsigned>((args.rows + vision_tile_rows - 1) / vision_tile_rows),
+                  static_cast<unsigned>(args.heads));
+  return launch(kernel, grid, (vision_groups + 1) * 128, bytes, stream, args);
 }
 
 }  // namespace m3::ops::cuda

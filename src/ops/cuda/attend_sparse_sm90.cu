@@ -15,7 +15,7 @@ namespace {
 
 constexpr int group_heads = 16;    // query heads of a KV head; the only shape taken
 constexpr int tile_tokens = 4;     // of a warpgroup
-constexpr int item_tokens = 128;   // of a list that one block of threads takes at most
+constexpr int item_tokens = 192;   // of a list that one block of threads takes at most
 constexpr int consumers = 3;       // warpgroups
 constexpr int query_stages = 2;    // a warpgroup
 constexpr int shared_bins = 8192;  // counted in shared memory
@@ -40,6 +40,7 @@ struct SparseArgs {
   int blocks, bins;               // of a sequence; of a head: sequences · blocks
   const std::int32_t* block_ids;  // [tokens of the batch, kv_heads, topk]
   int first_token, tokens;        // of this launch
+  std::int32_t* full;             // [tokens of the batch]: whether a token sees all blocks in every head; null: unknown
   std::int32_t* counts;           // [kv_heads, bins]
   std::int32_t* totals;           // [kv_heads, 2]: lengths of list and items; behind counts
   std::int32_t* begins;           // [kv_heads, bins]
@@ -56,12 +57,33 @@ struct SparseArgs {
 // The bin of a token's slot, or -1.
 __device__ inline int bin_of(const SparseArgs& args, int token, int head, int slot) {
   const int sequence = live_sequence(args.batch, token);
-  if (sequence < 0) return -1;
+  if (sequence < 0 || (args.full != nullptr && args.full[token] != 0)) return -1;
   const int position = args.batch.positions[token];
   if (kv_page(args.batch, sequence, position / page_tokens) < 0) return -1;
   const int block = args.block_ids[(std::int64_t{token} * args.kv_heads + head) * args.topk + slot];
   if (block < 0 || block * page_tokens > position || kv_page(args.batch, sequence, block) < 0) return -1;
   return sequence * args.blocks + block;
+}
+
+// Early tokens have chosen every block before them: dense attention takes those without a detour through memory. A warp
+// a token.
+__global__ void __launch_bounds__(256) attend_sparse_full_sm90(const __grid_constant__ SparseArgs args) {
+  wait_for_previous();
+  const int token = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / warp_size;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  if (token >= args.batch.tokens) return;
+  bool full = live_sequence(args.batch, token) >= 0;
+  const int blocks = full ? args.batch.positions[token] / page_tokens + 1 : 0;
+  full = full && blocks <= args.topk;
+  if (full) {
+    const std::int32_t* ids = args.block_ids + std::int64_t{token} * args.kv_heads * args.topk;
+    for (int i = lane; i < args.kv_heads * args.topk; i += warp_size) {
+      const int slot = i % args.topk;
+      full = full && ids[i] == (slot < blocks ? slot : -1);
+    }
+  }
+  full = __all_sync(all_lanes, full);
+  if (lane == 0) args.full[token] = full ? 1 : 0;
 }
 
 // Counts each bin's queries and gives each its rank there. Block (x, head) takes `entries_a_block` entries.
@@ -522,6 +544,10 @@ std::int64_t bin_bytes(std::int64_t kv_heads, std::int64_t bins) {
   return rounded_up((bins + 2) * kv_heads * 4) + rounded_up(bins * kv_heads * 4) +
          rounded_up(bins * kv_heads * static_cast<std::int64_t>(sizeof(Item)));
 }
+// For the whole batch.
+std::int64_t batch_bytes(std::int64_t tokens) {
+  return rounded_up(tokens * 4) + rounded_up(attend_dense_sm90_bytes(tokens)) + 16384;
+}
 std::int64_t token_bytes(std::int64_t kv_heads, std::int64_t topk) {
   const std::int64_t entries = kv_heads * topk;
   return entries * (8 + 8 * group_heads + 2 * entry_values) +
@@ -543,7 +569,8 @@ std::int64_t attend_sparse_sm90_bytes(std::int64_t tokens, std::int64_t kv_heads
   if (topk == 0 || kv_heads == 0 || tokens < prompt_tokens || !runs_on_hopper()) return 0;
   const std::int64_t blocks = (context + page_tokens - 1) / page_tokens;
   const std::int64_t bins = std::min(most_bins, std::max<std::int64_t>(sequences, 1) * blocks);
-  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) + 16384;
+  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) +
+         batch_bytes(tokens);
 }
 
 bool attend_sparse_takes_sm90(const AttendCall& call) {
@@ -552,7 +579,8 @@ bool attend_sparse_takes_sm90(const AttendCall& call) {
   const Attention& args = call.args;
   return runs_on_hopper() && !call.deterministic && args.query_heads == group_heads * args.kv_heads &&
          args.topk <= most_topk && bins <= most_bins && call.q_stride % 8 == 0 && call.out_stride % 2 == 0 &&
-         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) + 16384;
+         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) +
+                                     batch_bytes(call.batch.tokens);
 }
 
 cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t stream) {
@@ -576,7 +604,7 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.block_ids = call.block_ids;
   args.out = call.out;
   args.out_stride = call.out_stride;
-  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - 16384;
+  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - batch_bytes(call.batch.tokens);
   const std::int64_t most = std::min<std::int64_t>(room / token_bytes(kv_heads, topk), call.batch.tokens);
   if (most < 1) return cudaErrorInvalidValue;
   // Equal launches.
@@ -597,6 +625,17 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.lists = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
   args.marks = reinterpret_cast<float2*>(take((each * kv_heads * topk + 1) * group_heads * 8));
   args.values = reinterpret_cast<uint4*>(take((each * kv_heads * topk + 1) * entry_values * 2));
+
+  // A sequence that goes on behind such blocks has none of those tokens.
+  if (call.batch.sequences > 1 || call.batch.longest_context - call.batch.longest_query < topk * page_tokens) {
+    args.full = reinterpret_cast<std::int32_t*>(take(std::int64_t{call.batch.tokens} * 4));
+    auto* plan = reinterpret_cast<std::int32_t*>(take(attend_dense_sm90_bytes(call.batch.tokens)));
+    cudaError_t error =
+        launch(attend_sparse_full_sm90, dim3(static_cast<unsigned>(call.batch.tokens + 7) / 8), 256, 0, stream, args);
+    if (error != cudaSuccess) return error;
+    error = launch_attend_chosen_sm90(call, args.full, plan, stream);
+    if (error != cudaSuccess) return error;
+  }
 
   const int counted_bytes = bins <= shared_bins ? static_cast<int>(bins) * 4 : 0;
   static int allowed[2] = {0, 0};

@@ -15,7 +15,8 @@ struct Case {
   float k_scale = 1, v_scale = 1;
   int window = 0, topk = 16;
   std::int32_t first_page = 0;
-  float spread = 1;  // of queries: large ones make one key take all
+  float spread = 1;    // of queries: large ones make one key take all
+  bool holes = false;  // every third token goes without block 0
 };
 
 // Blocks for every token and KV head: the own one and a random choice of the others, ascending.
@@ -26,6 +27,7 @@ std::vector<std::int32_t> choose(const RaggedBatch& batch, const Case& shape, Ra
     for (int head = 0; head < shape.kv_heads; ++head) {
       std::vector<std::int32_t> ids;
       for (int block = 0; block < own; ++block) {
+        if (shape.holes && block == 0 && t % 3 == 0) continue;
         if (own < shape.topk || random() % 2 == 0) ids.push_back(block);
       }
       while (static_cast<int>(ids.size()) > shape.topk - 1) {
@@ -195,6 +197,7 @@ void test_attention(Rig& rig, Results& results, const Options& options) {
         if (sparse) {
           run(rig, results, like({.topk = 3}), *shapes, 96, sparse, heads + "top 3");
           run(rig, results, like({.topk = 19}), *shapes, 96, sparse, heads + "top 19");
+          run(rig, results, like({.holes = true}), *shapes, 96, sparse, heads + "holes");
         } else {
           for (const int window : {1, 128, 200}) {
             run(rig, results, like({.window = window}), *shapes, 96, sparse,

@@ -27,9 +27,7 @@ struct DecodeMemory {
 
   std::uint64_t full[buffers], empty[buffers];
   int2 seen[buffers];  // keys of the block that the token sees: first, past the last (0: no block follows)
-  float warp_highest[consumer_warps][group_rows], warp_sum[consumer_warps][group_rows];
-  float highest[group_rows], sum[group_rows];  // of this block of threads
-  float values[group_rows][head_dim];
+  float highest[consumer_warps][group_rows], sum[consumer_warps][group_rows];  // of each warp
 };
 template <bool Fp8>
 constexpr int decode_bytes =
@@ -48,6 +46,18 @@ __device__ inline float load_of_rank(const float* own, unsigned rank) {
       "mapa.shared::cluster.u32 there, %1, %2;\n"
       "ld.shared::cluster.f32 %0, [there];\n}"
       : "=f"(value)
+      : "r"(shared_address(own)), "r"(rank)
+      : "memory");
+  return value;
+}
+
+__device__ inline float4 load_four_of_rank(const float* own, unsigned rank) {
+  float4 value;
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
       : "r"(shared_address(own)), "r"(rank)
       : "memory");
   return value;
@@ -99,25 +109,40 @@ struct DecodeRow : CacheRow<Fp8> {
   __device__ static int out_dimension(int t, int n) { return n * 16 + t; }
 };
 
-// One warp: the blocks of ranks rank, rank + ranks, … of the token's list, or of all from `begin` on.
+// Which blocks a token attends, and the share of one block of threads: entries rank, rank + ranks, … of the token's list,
+// or of all blocks from the window's first on.
+template <bool Sparse>
+struct BlockList {
+  const AttendArgs& args;
+  int token, kv_head, sequence, end, begin, first, count;
+
+  __device__ BlockList(const AttendArgs& a, int t, int h, int s, int position)
+      : args(a), token(t), kv_head(h), sequence(s), end(position + 1) {
+    begin = !Sparse && args.window > 0 ? max(0, end - args.window) : 0;
+    first = begin / page_tokens;
+    count = Sparse ? args.topk : (end + page_tokens - 1) / page_tokens - first;
+  }
+  __device__ int block(int entry) const {
+    if (entry >= count) return -1;
+    if (!Sparse) return first + entry;
+    return args.block_ids[(std::int64_t{token} * args.kv_heads + kv_head) * args.topk + entry];
+  }
+  __device__ int page(int block) const { return block < 0 ? -1 : kv_page(args.batch, sequence, block); }
+};
+
+// One warp. `block` and `page` of this lane's first entry, rank + lane · ranks, have been looked up.
 template <bool Fp8, bool Sparse>
-__device__ inline void bring_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers, int token,
-                                    int kv_head, int sequence, int rank, int ranks, int lane) {
+__device__ inline void bring_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers,
+                                    const BlockList<Sparse>& list, int block, int page, int rank, int ranks, int lane) {
   using Memory = DecodeMemory<Fp8>;
-  const int end = args.batch.positions[token] + 1;
-  const int begin = !Sparse && args.window > 0 ? max(0, end - args.window) : 0;
-  const int first = begin / page_tokens;
-  const int count = Sparse ? args.topk : (end + page_tokens - 1) / page_tokens - first;
   Turn<Memory::buffers> turn;
-  for (int base = rank; base < count; base += warp_size * ranks) {
-    const int own = base + lane * ranks;  // a lane an entry
-    int block = -1;
-    if (own < count) {
-      block = Sparse ? args.block_ids[(std::int64_t{token} * args.kv_heads + kv_head) * args.topk + own] : first + own;
+  for (int base = rank; base < list.count; base += warp_size * ranks) {
+    if (base != rank) {
+      block = list.block(base + lane * ranks);
+      page = list.page(block);
     }
-    int page = block >= 0 ? kv_page(args.batch, sequence, block) : -1;
-    const int seen_last = min(page_tokens, end - block * page_tokens);
-    const int seen_first = max(0, begin - block * page_tokens);
+    const int seen_last = min(page_tokens, list.end - block * page_tokens);
+    const int seen_first = max(0, list.begin - block * page_tokens);
     if (seen_last <= seen_first) page = -1;
     unsigned present = __ballot_sync(all_lanes, page >= 0);
     while (present != 0) {
@@ -133,7 +158,7 @@ __device__ inline void bring_blocks(const AttendArgs& args, DecodeMemory<Fp8>& s
           shared.seen[turn.buffer] = seen;
           barrier_expect(&shared.full[turn.buffer], bytes);
           copy_bulk_once(buffers + turn.buffer * Memory::buffer_bytes,
-                         page_run(values != 0 ? args.v : args.k, from_page, kv_head, Memory::element_bytes), bytes,
+                         page_run(values != 0 ? args.v : args.k, from_page, list.kv_head, Memory::element_bytes), bytes,
                          &shared.full[turn.buffer]);
           turn.next();
         }
@@ -147,7 +172,7 @@ __device__ inline void bring_blocks(const AttendArgs& args, DecodeMemory<Fp8>& s
   }
 }
 
-// A warp's keys of all blocks of this block of threads. Leaves sums and marks of each warp in shared memory, joined.
+// A warp's keys of all blocks of this block of threads. Leaves each warp's sums [4][16][128] where the ring was.
 template <bool Fp8>
 __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers, int token,
                                      int kv_head, int thread) {
@@ -241,13 +266,12 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
     release();
   }
 
-  // The ring has been read: it holds the warps' sums [4][16][128] now.
   auto* sums = reinterpret_cast<float(*)[group_rows][head_dim]>(buffers);
   sync_threads_of(1, consumer_threads);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float all = quad_sum(sum[r]);
-    if (j == 0) shared.warp_highest[warp][g + 8 * r] = shift[r], shared.warp_sum[warp][g + 8 * r] = all;
+    if (j == 0) shared.highest[warp][g + 8 * r] = shift[r], shared.sum[warp][g + 8 * r] = all;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -257,23 +281,52 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
       }
     }
   }
-  sync_threads_of(1, consumer_threads);
-#pragma unroll 4
-  for (int row = 0; row < group_rows; ++row) {
-    float highest = no_score;
+}
+
+// One warp: a row of the result, from all warps of the cluster's `ranks` blocks of threads.
+template <bool Fp8>
+__device__ inline void join_row(const AttendArgs& args, const DecodeMemory<Fp8>& shared, const std::byte* buffers,
+                                int row, int ranks, int lane, std::uint16_t* out) {
+  const auto* sums = reinterpret_cast<const float(*)[group_rows][head_dim]>(buffers);
+  const int parts = ranks * consumer_warps;  // up to 64: two a lane
+  float own[2] = {no_score, no_score}, factors[2], total = 0;
 #pragma unroll
-    for (int w = 0; w < consumer_warps; ++w) highest = fmaxf(highest, shared.warp_highest[w][row]);
-    float value = 0, total = 0;
-#pragma unroll
-    for (int w = 0; w < consumer_warps; ++w) {
-      const float own = shared.warp_highest[w][row];
-      const float factor = own == no_score ? 0.0f : power_of_two(own - highest);
-      value += sums[w][row][thread] * factor;
-      total += shared.warp_sum[w][row] * factor;
-    }
-    shared.values[row][thread] = value;
-    if (thread == 0) shared.highest[row] = highest, shared.sum[row] = total;
+  for (int half = 0; half < 2; ++half) {
+    const int part = lane + half * warp_size;
+    if (part >= parts) continue;
+    own[half] = load_of_rank(&shared.highest[part % consumer_warps][row], static_cast<unsigned>(part / consumer_warps));
   }
+  float highest = fmaxf(own[0], own[1]);
+  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+    highest = fmaxf(highest, __shfl_xor_sync(all_lanes, highest, offset));
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int part = lane + half * warp_size;
+    factors[half] = own[half] == no_score ? 0.0f : power_of_two(own[half] - highest);
+    if (part >= parts) continue;
+    total += factors[half] *
+             load_of_rank(&shared.sum[part % consumer_warps][row], static_cast<unsigned>(part / consumer_warps));
+  }
+  total = warp_sum(total);
+  float4 value = {0, 0, 0, 0};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int count = min(parts - half * warp_size, warp_size);
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) {  // four warps of a block of threads at least
+      const int part = i + half * warp_size;
+      const float factor = __shfl_sync(all_lanes, factors[half], i);
+      const float4 own_value =
+          load_four_of_rank(&sums[part % consumer_warps][row][4 * lane], static_cast<unsigned>(part / consumer_warps));
+      value.x += own_value.x * factor, value.y += own_value.y * factor;
+      value.z += own_value.z * factor, value.w += own_value.w * factor;
+    }
+  }
+  if (total == 0) return;  // no key at all: nothing is written
+  const float factor = args.v_scale / total;
+  *reinterpret_cast<uint2*>(out + 4 * lane) =
+      uint2{pack_bf16(value.x * factor, value.y * factor), pack_bf16(value.z * factor, value.w * factor)};
 }
 
 #endif
@@ -297,14 +350,25 @@ __global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __
     fence_barrier_init();
   }
   __syncthreads();
+  // No kernel writes where tokens stand; `block_ids` come from the one before.
+  const int sequence = args.batch.sequence_of_token[token];
+  const int position = args.batch.positions[token];
+  const bool placed = sequence >= 0 && sequence < args.batch.sequences && position >= 0;
+  const int lane = thread % warp_size;
+  const BlockList<Sparse> list(args, token, kv_head, sequence, position);
+  const int context = placed ? args.batch.context_lengths[sequence] : 0;
+  const int own_page = placed ? list.page(position / page_tokens) : -1;
   wait_for_previous();
-  const int sequence = live_sequence(args.batch, token);
-  if (sequence < 0) return;
-  if (kv_page(args.batch, sequence, args.batch.positions[token] / page_tokens) < 0) return;
+  int block = -1, page = -1;
+  if (placed && thread >= consumer_threads) {
+    block = list.block(rank + lane * ranks);
+    page = list.page(block);
+  }
+  if (position >= context || own_page < 0) return;
   if (thread < consumer_threads) {
     attend_blocks<Fp8>(args, shared, buffers, token, kv_head, thread);
   } else {
-    bring_blocks<Fp8, Sparse>(args, shared, buffers, token, kv_head, sequence, rank, ranks, thread % warp_size);
+    bring_blocks<Fp8, Sparse>(args, shared, buffers, list, block, page, rank, ranks, lane);
   }
   if (ranks > 1) {
     __syncwarp();
@@ -314,23 +378,11 @@ __global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __
   }
   if (thread < consumer_threads) {
     const int rows = group_rows / ranks;
-    for (int row = rank * rows; row < (rank + 1) * rows; ++row) {
-      float highest = no_score;
-#pragma unroll 16
-      for (int r = 0; r < ranks; ++r)
-        highest = fmaxf(highest, load_of_rank(&shared.highest[row], static_cast<unsigned>(r)));
-      float value = 0, total = 0;
-#pragma unroll 16
-      for (int r = 0; r < ranks; ++r) {
-        const float own = load_of_rank(&shared.highest[row], static_cast<unsigned>(r));
-        const float factor = own == no_score ? 0.0f : power_of_two(own - highest);
-        value += load_of_rank(&shared.values[row][thread], static_cast<unsigned>(r)) * factor;
-        total += load_of_rank(&shared.sum[row], static_cast<unsigned>(r)) * factor;
-      }
-      if (total == 0) continue;  // no key at all: nothing is written
-      args.out[token * args.out_stride + (kv_head * group_rows + row) * head_dim + thread] =
-          narrow_bf16(value / total * args.v_scale);
+    for (int row = rank * rows + thread / warp_size; row < (rank + 1) * rows; row += consumer_warps) {
+      join_row<Fp8>(args, shared, buffers, row, ranks, lane,
+                    args.out + token * args.out_stride + (kv_head * group_rows + row) * head_dim);
     }
+    __syncwarp();
   }
   if (ranks > 1) cluster_sync();  // shared memory stays until all have read it
 #endif
@@ -368,7 +420,7 @@ constexpr int most_tokens = 65535;  // of a grid
 
 bool attend_decode_takes_sm90(const AttendCall& call) {
   return runs_on_hopper() && !call.deterministic && call.args.query_heads == group_rows * call.args.kv_heads &&
-         call.batch.tokens <= most_tokens && call.q_stride % 8 == 0;
+         call.batch.tokens <= most_tokens && call.q_stride % 8 == 0 && call.out_stride % 4 == 0;
 }
 
 cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t stream) {

@@ -56,42 +56,35 @@ __device__ inline void copy_pieces(const KeyRows& from, std::byte* tile, int fir
   }
 }
 
-// A warpgroup: the rows of one tile into a buffer.
-template <class Work>
-__device__ inline void load_tile(const KeyRows& from, std::byte* tile, std::uint64_t* full, int thread) {
-  if constexpr (Work::fp8) {
-    constexpr int batch = 4;  // a thread: 16 elements of row 16 i + thread / 8
+// A warpgroup: 128 rows of fp8 on their way through registers. A thread has 16 elements of rows 16 i + thread / 8.
+struct Fp8Rows {
+  uint4 raw[8];
+
+  __device__ void fetch(const KeyRows& from, int thread) {
 #pragma unroll
-    for (int i = 0; i < 8; i += batch) {
-      uint4 raw[batch];
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        const int row = 16 * (i + b) + thread / 8;
-        raw[b] = uint4{0, 0, 0, 0};
-        if (row < from.readable) {
-          raw[b] = *reinterpret_cast<const uint4*>(from.rows + row * from.row_bytes + thread % 8 * 16);
-        }
-      }
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        const int row = 16 * (i + b) + thread / 8;
-        uint4 wide[2];
-        widen_e4m3x4(raw[b].x, wide[0].x, wide[0].y);
-        widen_e4m3x4(raw[b].y, wide[0].z, wide[0].w);
-        widen_e4m3x4(raw[b].z, wide[1].x, wide[1].y);
-        widen_e4m3x4(raw[b].w, wide[1].z, wide[1].w);
-        *reinterpret_cast<uint4*>(tile + tile_piece<tile_keys>(row, thread % 8 * 2)) = wide[0];
-        *reinterpret_cast<uint4*>(tile + tile_piece<tile_keys>(row, thread % 8 * 2 + 1)) = wide[1];
+    for (int i = 0; i < 8; ++i) {
+      const int row = 16 * i + thread / 8;
+      raw[i] = uint4{0, 0, 0, 0};
+      if (row < from.readable) {
+        raw[i] = *reinterpret_cast<const uint4*>(from.rows + row * from.row_bytes + thread % 8 * 16);
       }
     }
-    fence_async_proxy();
-    barrier_arrive(full);
-  } else {
-    copy_pieces<8>(from, tile, 0, thread);
-    copy_pieces<Work::pieces - 8>(from, tile, 8, thread);
-    barrier_arrive_after_copies(full);
   }
-}
+  __device__ void store(std::byte* tile, int thread) const {
+    std::byte* const to[2] = {tile + tile_piece<tile_keys>(thread / 8, thread % 8 * 2),
+                              tile + tile_piece<tile_keys>(thread / 8, thread % 8 * 2 + 1)};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      uint4 wide[2];
+      widen_e4m3x4(raw[i].x, wide[0].x, wide[0].y);
+      widen_e4m3x4(raw[i].y, wide[0].z, wide[0].w);
+      widen_e4m3x4(raw[i].z, wide[1].x, wide[1].y);
+      widen_e4m3x4(raw[i].w, wide[1].z, wide[1].w);
+      *reinterpret_cast<uint4*>(to[0] + i * 16 * swizzle_row) = wide[0];
+      *reinterpret_cast<uint4*>(to[1] + i * 16 * swizzle_row) = wide[1];
+    }
+  }
+};
 
 template <class Work, int Groups, int Buffers>
 __device__ inline void produce_tiles(const Work& work, TileMemory<Groups, Buffers>& shared, std::byte* tiles,
@@ -110,16 +103,48 @@ __device__ inline void produce_tiles(const Work& work, TileMemory<Groups, Buffer
   barrier_arrive_after_copies(&shared.queries_full);
   Turn<Buffers> turn;
   const int end = work.end_tile();
-  for (int tile = work.first_tile(); tile < end; ++tile) {
-    if (work.run(false, tile).readable <= 0) continue;
+  const auto next_tile = [&](int tile) {  // from `tile` on, the first that is there
+    while (tile < end && work.run(false, tile).readable <= 0) ++tile;
+    return tile;
+  };
+  // `bring` fills a buffer and arrives.
+  const auto fill = [&](int tile, const auto& bring) {
+    barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
+    if (thread == 0) shared.first_key[turn.buffer] = tile * tile_keys;
+    bring(tiles + turn.buffer * Memory::buffer_bytes);
+    if (thread == 0) barrier_arrive(&shared.full[turn.buffer]);  // first_key
+    turn.next();
+  };
+  int tile = next_tile(work.first_tile());
+  if constexpr (Work::fp8) {
+    // The rows of the tile after are under way while these are widened.
+    Fp8Rows keys, values;
+    if (tile < end) keys.fetch(work.run(false, tile), thread), values.fetch(work.run(true, tile), thread);
+    while (tile < end) {
+      const int next = next_tile(tile + 1);
+      const auto widen = [&](Fp8Rows& rows, bool of_values) {
+        fill(tile, [&](std::byte* to) {
+          rows.store(to, thread);
+          fence_async_proxy();
+          barrier_arrive(&shared.full[turn.buffer]);
+        });
+        if (next < end) rows.fetch(work.run(of_values, next), thread);
+      };
+      widen(keys, false);
+      widen(values, true);
+      tile = next;
+    }
+  } else {
+    for (; tile < end; tile = next_tile(tile + 1)) {
 #pragma unroll
-    for (int values = 0; values < 2; ++values) {
-      const KeyRows run = work.run(values != 0, tile);
-      barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
-      if (thread == 0) shared.first_key[turn.buffer] = tile * tile_keys;
-      load_tile<Work>(run, tiles + turn.buffer * Memory::buffer_bytes, &shared.full[turn.buffer], thread);
-      if (thread == 0) barrier_arrive(&shared.full[turn.buffer]);  // first_key
-      turn.next();
+      for (int values = 0; values < 2; ++values) {
+        const KeyRows run = work.run(values != 0, tile);
+        fill(tile, [&](std::byte* to) {
+          copy_pieces<8>(run, to, 0, thread);
+          copy_pieces<Work::pieces - 8>(run, to, 8, thread);
+          barrier_arrive_after_copies(&shared.full[turn.buffer]);
+        });
+      }
     }
   }
   barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
@@ -239,8 +264,9 @@ __global__ void __launch_bounds__((Groups + 1) * 128, 1)
   wait_for_previous();
   const Work work(args);
   if (work.empty()) return;
-  constexpr int producer = Groups == 2 ? 40 : Work::columns > 80 ? 32 : 56;
-  constexpr int consumer = Groups == 2 ? 232 : Work::columns > 80 ? 160 : 152;
+  constexpr int producer = Work::fp8 ? 104 : Groups == 2 ? 40 : Work::columns > 80 ? 32 : 56;
+  constexpr int consumer = Groups == 2 ? (Work::fp8 ? 200 : 232) : Work::columns > 80 ? 160 : 152;
+  static_assert(!Work::fp8 || Groups == 2);
   if (thread < warpgroup_size) {
     give_registers<producer>();
     produce_tiles<Work, Groups, Buffers>(work, shared, tiles, thread);

@@ -93,7 +93,8 @@ struct DenseWork {
 
 namespace {
 
-constexpr int groups = 2;  // warpgroups of a block of threads
+constexpr int groups = 3;      // warpgroups of a block of threads
+constexpr int fp8_groups = 2;  // whose producers need registers to widen
 constexpr int buffers = 5;
 constexpr int plan_threads = 1024;
 
@@ -192,7 +193,8 @@ cudaError_t launch_attend_chosen_sm90(const AttendCall& call, const std::int32_t
   args.plan = plan;
   args.out = call.out;
   args.out_stride = call.out_stride;
-  return fp8 ? launch_tiles<true, groups, buffers>(args, stream) : launch_tiles<false, groups, buffers>(args, stream);
+  return fp8 ? launch_tiles<true, fp8_groups, buffers>(args, stream)
+             : launch_tiles<false, groups, buffers>(args, stream);
 }
 
 }  // namespace m3::ops::cuda

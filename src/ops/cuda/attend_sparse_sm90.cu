@@ -1,6 +1,7 @@
 // Sparse attention of prompts on Hopper, turned round: for each KV head and block the list of the queries that chose it.
 // K and V of a block come to shared memory once; a warpgroup takes four of its queries at a time (64 rows: 16 heads
-// each), and leaves their sums over this block in memory, scaled to fp16; a second kernel joins a token's blocks.
+// each), and leaves their sums over this block in memory as fp16, whose range a power of two for each block keeps to; a
+// second kernel joins a token's blocks.
 // Nothing but the order of a list depends on the batch, and a query's sums do not depend on its place in the list.
 #include <algorithm>
 
@@ -48,7 +49,7 @@ struct SparseArgs {
   std::int32_t* lists;            // [kv_heads, tokens · topk]: token · topk + slot
   Item* items;                    // [kv_heads, most_items]
   int most_items;
-  float2* marks;  // [tokens, kv_heads, topk, 16]: highest score, sum of weights; one entry more for no query
+  float2* marks;  // [tokens, kv_heads, topk, 16]: the weights' shift, their sum
   uint4* values;  // [tokens, kv_heads, topk, 16, 128] fp16, in the order of `store_tile`
   std::uint16_t* out;
   std::int64_t out_stride;
@@ -204,7 +205,9 @@ struct Shared {
 
   std::uint64_t keys_full[2], values_full[2], item_empty[2];
   std::uint64_t queries_full[consumers][query_stages], queries_empty[consumers][query_stages];
-  int2 rows[consumers][query_stages][tile_tokens];  // entry of the launch (no query: the one past all), keys it sees
+  // Weights are 2^(score - highest + room): as large as sums over 128 values of this block may be in fp16.
+  float room[2];
+  int2 rows[consumers][query_stages][tile_tokens];  // entry of the launch, -1 = none; keys that it sees
 };
 constexpr int shared_bytes_of_block = Shared::rest + static_cast<int>(sizeof(Shared));
 
@@ -226,7 +229,7 @@ __device__ inline bool item_at(const SparseArgs& args, int index, Item& item) {
 
 // One warp: 128 rows of a page and head, 128 elements each, into a tile; rows past `readable` become zeros.
 template <bool Fp8>
-__device__ inline void load_rows(const std::byte* from, int readable, std::byte* tile, std::uint64_t* full, int lane) {
+__device__ inline void load_rows(const std::byte* from, int readable, std::byte* tile, int lane) {
   if constexpr (Fp8) {
     // A lane: 16 elements of row 4 i + lane / 8.
     constexpr int batch = 8;
@@ -251,7 +254,6 @@ __device__ inline void load_rows(const std::byte* from, int readable, std::byte*
       }
     }
     fence_async_proxy();
-    barrier_arrive(full);
   } else {
     const int piece = lane % 16;
 #pragma unroll 8
@@ -259,8 +261,20 @@ __device__ inline void load_rows(const std::byte* from, int readable, std::byte*
       const int row = 2 * i + lane / 16;
       copy_async_16_or_zero(tile + tile_piece<tile_keys>(row, piece), from + i * 512 + lane * 16, row < readable);
     }
-    barrier_arrive_after_copies(full);
+    commit_copies();
   }
+}
+
+// The largest |value| of what this lane has copied to a tile of bf16, as its bits.
+__device__ inline std::uint32_t largest_copied(const std::byte* tile, int lane) {
+  std::uint32_t most = 0;
+#pragma unroll 8
+  for (int i = 0; i < 64; ++i) {
+    const uint4 v = *reinterpret_cast<const uint4*>(tile + tile_piece<tile_keys>(2 * i + lane / 16, lane % 16));
+    most = __vmaxu2(most, __vmaxu2(v.x & 0x7fff7fffu, v.y & 0x7fff7fffu));
+    most = __vmaxu2(most, __vmaxu2(v.z & 0x7fff7fffu, v.w & 0x7fff7fffu));
+  }
+  return max(most & 0xffffu, most >> 16);
 }
 
 // K and V of the items, two ahead.
@@ -273,9 +287,26 @@ __device__ inline void produce_items(const SparseArgs& args, Shared& shared, std
     std::byte* keys = tiles + turn.buffer * Shared::item_bytes;
     const std::byte* k = page_run(args.k, item.page, item.head, element_bytes);
     const std::byte* v = page_run(args.v, item.page, item.head, element_bytes);
+    std::byte* values = keys + tile_bytes(tile_keys);
+    std::uint64_t* keys_full = &shared.keys_full[turn.buffer];
+    std::uint64_t* values_full = &shared.values_full[turn.buffer];
     barrier_wait(&shared.item_empty[turn.buffer], turn.parity ^ 1u);
-    load_rows<Fp8>(k, item.readable, keys, &shared.keys_full[turn.buffer], lane);
-    load_rows<Fp8>(v, item.readable, keys + tile_bytes(tile_keys), &shared.values_full[turn.buffer], lane);
+    load_rows<Fp8>(k, item.readable, keys, lane);
+    if constexpr (Fp8) {
+      barrier_arrive(keys_full);
+    } else {
+      barrier_arrive_after_copies(keys_full);
+    }
+    load_rows<Fp8>(v, item.readable, values, lane);
+    // |value| < 2^(exponent + 1), sums of 128 weights of at most 2^room: below 2^15.
+    int exponent = 8;
+    if constexpr (!Fp8) {
+      wait_copies<0>();
+      exponent = static_cast<int>(__reduce_max_sync(all_lanes, largest_copied(values, lane)) >> 7) - 127;
+      fence_async_proxy();
+    }
+    if (lane == 0) shared.room[turn.buffer] = static_cast<float>(7 - min(max(exponent, -100), 100));
+    barrier_arrive(values_full);
   }
 }
 
@@ -304,11 +335,9 @@ __device__ inline void produce_queries(const SparseArgs& args, Shared& shared, s
       std::byte* to = queries + turn.buffer * Shared::query_bytes;
       barrier_wait(&shared.queries_empty[group][turn.buffer], turn.parity ^ 1u);
       if (lane < tile_tokens) {
-        const int first = own < 0 ? args.tokens : token - args.first_token;
-        shared.rows[group][turn.buffer][lane] = {
-            own < 0 ? first * args.kv_heads * args.topk
-                    : (first * args.kv_heads + item.head) * args.topk + own % args.topk,
-            own < 0 ? page_tokens : min(page_tokens, position + 1 - item.first_key)};
+        const int slot_entry =
+            own < 0 ? -1 : ((token - args.first_token) * args.kv_heads + item.head) * args.topk + own % args.topk;
+        shared.rows[group][turn.buffer][lane] = {slot_entry, min(page_tokens, position + 1 - item.first_key)};
       }
 #pragma unroll
       for (int t = 0; t < tile_tokens; ++t) {
@@ -335,22 +364,14 @@ __device__ inline std::uint32_t pack_f16(float low, float high) {
   return pair;
 }
 
-// A warp's 16 heads of one entry. The largest of a head's values goes to [1, 2) by a power of two, which the marks take
-// over. Order of a head's 128 values: 16-byte piece 4 i + j holds dimensions 32 i + 8 a + 2 j, + 1 for a = 0 … 3.
+// A warp's 16 heads of one entry. Order of a head's 128 values: 16-byte piece 4 i + j holds dimensions 32 i + 8 a + 2 j,
+// + 1 for a = 0 … 3.
 __device__ inline void store_tile(const SparseArgs& args, std::int64_t entry, const float (&sums)[64],
-                                  const float (&highest)[2], const float (&total)[2], int lane) {
+                                  const float (&shift)[2], const float (&total)[2], int lane) {
   const int g = lane / 4;
   const int j = lane % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float most = 0;
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      most = fmaxf(most, fmaxf(fabsf(sums[4 * n + 2 * r]), fabsf(sums[4 * n + 2 * r + 1])));
-    }
-    most = quad_max(most);
-    const int exponent = min(max(static_cast<int>(__float_as_uint(most) >> 23) - 127, -100), 100);
-    const float factor = __uint_as_float(static_cast<std::uint32_t>(127 - exponent) << 23);
     uint4* to = args.values + (entry * group_heads + g + 8 * r) * 16 + j;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -358,13 +379,11 @@ __device__ inline void store_tile(const SparseArgs& args, std::int64_t entry, co
 #pragma unroll
       for (int a = 0; a < 4; ++a) {
         const int n = 4 * (4 * i + a) + 2 * r;
-        pairs[a] = pack_f16(sums[n] * factor, sums[n + 1] * factor);
+        pairs[a] = pack_f16(sums[n], sums[n + 1]);
       }
       __stcs(to + 4 * i, uint4{pairs[0], pairs[1], pairs[2], pairs[3]});
     }
-    if (j == 0) {
-      args.marks[entry * group_heads + g + 8 * r] = {highest[r] + static_cast<float>(exponent), total[r] * factor};
-    }
+    if (j == 0) args.marks[entry * group_heads + g + 8 * r] = {shift[r], total[r]};
   }
 }
 
@@ -376,69 +395,46 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
   Turn<2> items;
   Turn<query_stages> turn;
   int behind = 0;
-  int index = static_cast<int>(blockIdx.x);
-  int tile = 0, tile_count = -1;  // of the item at hand; -1: none yet
   Item item;
-  std::uint64_t k = 0, v = 0;
-  // Waits for this warpgroup's next tile and its keys. False: none is left.
-  const auto next_tile = [&] {
-    tile += consumers;
-    while (tile >= tile_count) {
-      if (tile_count >= 0) {
-        behind = (behind + tile_count) % consumers;
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&shared.item_empty[items.buffer]);
-        items.next();
-        index += static_cast<int>(gridDim.x);
+  for (int i = static_cast<int>(blockIdx.x); item_at(args, i, item); i += static_cast<int>(gridDim.x), items.next()) {
+    barrier_wait(&shared.keys_full[items.buffer], items.parity);
+    barrier_wait(&shared.values_full[items.buffer], items.parity);
+    const std::byte* keys = tiles + items.buffer * Shared::item_bytes;
+    const std::uint64_t k = key_descriptor(keys);
+    const std::uint64_t v = value_descriptor(keys + tile_bytes(tile_keys));
+    const float room = shared.room[items.buffer];
+    const int tile_count = (item.count + tile_tokens - 1) / tile_tokens;
+    for (int tile = (group - behind + consumers) % consumers; tile < tile_count; tile += consumers, turn.next()) {
+      barrier_wait(&shared.queries_full[group][turn.buffer], turn.parity);
+      fence_async_proxy();
+      float scores[64];
+      start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes),
+                      half_tile_bytes(group_queries), k);
+      const int2 row = shared.rows[group][turn.buffer][warp];
+      wgmma_wait<0>();
+      pin(scores);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&shared.queries_empty[group][turn.buffer]);
+      if (row.y < page_tokens) {
+        hide(scores, j, 0, 0, row.y);
+        hide(scores, j, 1, 0, row.y);
       }
-      if (!item_at(args, index, item)) return false;
-      barrier_wait(&shared.keys_full[items.buffer], items.parity);
-      barrier_wait(&shared.values_full[items.buffer], items.parity);
-      const std::byte* keys = tiles + items.buffer * Shared::item_bytes;
-      k = key_descriptor(keys);
-      v = value_descriptor(keys + tile_bytes(tile_keys));
-      tile_count = (item.count + tile_tokens - 1) / tile_tokens;
-      tile = (group - behind + consumers) % consumers;
+      const float shift[2] = {quad_max(row_max(scores, 0)) * args.scale - room,
+                              quad_max(row_max(scores, 1)) * args.scale - room};
+      float total[2] = {0, 0};
+      std::uint32_t p[32];
+      weigh(scores, args.scale, shift[0], shift[1], total[0], total[1], p);
+      float sums[64];
+      start_values<head_dim>(sums, p, v, false);
+      total[0] = quad_sum(total[0]);
+      total[1] = quad_sum(total[1]);
+      wgmma_wait<0>();
+      pin(sums);
+      if (row.x >= 0) store_tile(args, row.x, sums, shift, total, lane);
     }
-    barrier_wait(&shared.queries_full[group][turn.buffer], turn.parity);
-    return true;
-  };
-  if (!next_tile()) return;
-  float scores[64];
-  fence_async_proxy();
-  start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes), half_tile_bytes(group_queries),
-                  k);
-  while (true) {
-    const int2 row = shared.rows[group][turn.buffer][warp];
-    wgmma_wait<0>();
-    pin(scores);
+    behind = (behind + tile_count) % consumers;
     __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.queries_empty[group][turn.buffer]);
-    turn.next();
-    if (row.y < page_tokens) {
-      hide(scores, j, 0, 0, row.y);
-      hide(scores, j, 1, 0, row.y);
-    }
-    const float highest[2] = {quad_max(row_max(scores, 0)) * args.scale, quad_max(row_max(scores, 1)) * args.scale};
-    float total[2] = {0, 0};
-    std::uint32_t p[32];
-    weigh(scores, args.scale, highest[0], highest[1], total[0], total[1], p);
-    float sums[64];
-    start_values<head_dim>(sums, p, v, false);
-    total[0] = quad_sum(total[0]);
-    total[1] = quad_sum(total[1]);
-    wgmma_wait<0>();
-    pin(sums);
-    const bool more = next_tile();
-    if (!more) {
-      store_tile(args, row.x, sums, highest, total, lane);
-      return;
-    }
-    // The next products run while these sums are stored.
-    fence_async_proxy();
-    start_scores<8>(scores, key_descriptor(queries + turn.buffer * Shared::query_bytes), half_tile_bytes(group_queries),
-                    k);
-    store_tile(args, row.x, sums, highest, total, lane);
+    if (lane == 0) barrier_arrive(&shared.item_empty[items.buffer]);
   }
 }
 
@@ -469,7 +465,7 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
   __syncthreads();
   wait_for_previous();
   if (thread < warpgroup_size) {
-    give_registers<32>();
+    give_registers<56>();
     const int warp = thread / warp_size;
     if (warp < consumers) {
       produce_queries(args, shared, tiles, warp, thread % warp_size);
@@ -477,7 +473,7 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
       produce_items<Fp8>(args, shared, tiles, thread % warp_size);
     }
   } else {
-    take_registers<160>();
+    take_registers<152>();
     consume(args, shared, tiles, thread / warpgroup_size - 1, thread % warpgroup_size);
   }
 #endif
@@ -623,8 +619,8 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.items = reinterpret_cast<Item*>(take(args.most_items * kv_heads * static_cast<std::int64_t>(sizeof(Item))));
   args.ranks = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
   args.lists = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
-  args.marks = reinterpret_cast<float2*>(take((each * kv_heads * topk + 1) * group_heads * 8));
-  args.values = reinterpret_cast<uint4*>(take((each * kv_heads * topk + 1) * entry_values * 2));
+  args.marks = reinterpret_cast<float2*>(take(each * kv_heads * topk * group_heads * 8));
+  args.values = reinterpret_cast<uint4*>(take(each * kv_heads * topk * entry_values * 2));
 
   // A sequence that goes on behind such blocks has none of those tokens.
   if (call.batch.sequences > 1 || call.batch.longest_context - call.batch.longest_query < topk * page_tokens) {

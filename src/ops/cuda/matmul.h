@@ -19,6 +19,8 @@ inline constexpr int step_columns = 64;   // of K
 inline constexpr int k_segments = 8;      // of K, summed apart
 inline constexpr int prefill_tile = 128;  // rows of x, and rows of W, of one block of threads
 
+struct WeightMaps;  // matmul_sm90.h
+
 // A weight on the device.
 struct WeightPart {
   const std::byte* values = nullptr;
@@ -50,6 +52,7 @@ enum class Store : std::int32_t {
 struct MatmulArgs {
   // Weights: `parts` of a group lie at table[group · parts]; table null: `inline_parts`, one group.
   const WeightPart* table = nullptr;
+  const WeightMaps* maps = nullptr;  // of `table`, in its order, for the kernels of many rows
   WeightPart inline_parts[max_parts];
   int parts = 0;
   int columns = 0;  // K
@@ -59,6 +62,7 @@ struct MatmulArgs {
   const float* token_scales = nullptr;  // [rows of x]: a factor of each result (quantised activations)
   const std::int32_t* list = nullptr;
   int list_divisor = 1;
+  bool x_by_list = true;        // false: x has been gathered, row i of it is item i's
   bool result_by_list = false;  // item i is written to row list[i], else to row i
   // Items: of one group, or of groups (device memory): group g has items group_begin[g] .. group_begin[g + 1].
   std::int32_t items = 0;  // one group: how many; groups: at most
@@ -81,6 +85,8 @@ struct MatmulArgs {
   const float* pair_weights = nullptr;
   float scaling = 1;
   float alpha = 0, limit = 0, beta = 0;  // of the activation
+  bool gelu = false;                     // of the rounded result, rounded again (many items only, bf16)
+  bool fixed_order = false;              // the one order of summation, whatever is faster
 };
 
 inline constexpr int direct_items = 256;  // what the kernels' tables hold

@@ -26,7 +26,7 @@ __device__ inline TilePlace place_tile(const MatmulArgs& args, int tile) {
 }
 
 __device__ inline int x_row(const MatmulArgs& args, int item) {
-  return args.list != nullptr ? args.list[item] / args.list_divisor : item;
+  return args.list != nullptr && args.x_by_list ? args.list[item] / args.list_divisor : item;
 }
 __device__ inline int result_row(const MatmulArgs& args, int item) {
   return args.result_by_list ? args.list[item] : item;

@@ -1,0 +1,36 @@
+// Products of many rows on Hopper (wgmma): what matmul.cu and mlp.cpp need of them.
+#pragma once
+
+#include "src/ops/cuda/matmul.h"
+#include "src/ops/cuda/tensor_map.h"
+
+namespace m3::ops::cuda {
+
+inline constexpr int wide_rows = 256;         // of W, a block of threads at a time
+inline constexpr int wide_items = 152;        // at most, likewise
+inline constexpr int wide_groups = 128;       // at most
+inline constexpr int wide_least_items = 64;   // fewer, of one list, are left to the decode kernels
+inline constexpr int wide_group_items = 16;   // likewise, of a group on average
+
+// What a weight's values and scales are copied by.
+struct WeightMaps {
+  TensorMap values, scales;
+};
+bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns);
+
+// Whether the device is Hopper and its driver describes tensors.
+bool has_wide_kernels();
+// Whether the shapes fit; x must be in the order of the items (no list, or x_by_list is false), groups need `maps`.
+bool takes_wide(const MatmulArgs& args);
+cudaError_t matmul_wide(const MatmulArgs& args, cudaStream_t stream);
+
+// By format, as matmul_of.
+template <WeightFormat Format>
+cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream);
+extern template cudaError_t matmul_wide_of<WeightFormat::bf16>(const MatmulArgs&, cudaStream_t);
+extern template cudaError_t matmul_wide_of<WeightFormat::fp8>(const MatmulArgs&, cudaStream_t);
+extern template cudaError_t matmul_wide_of<WeightFormat::mxfp8>(const MatmulArgs&, cudaStream_t);
+extern template cudaError_t matmul_wide_of<WeightFormat::mxfp4>(const MatmulArgs&, cudaStream_t);
+extern template cudaError_t matmul_wide_of<WeightFormat::nvfp4>(const MatmulArgs&, cudaStream_t);
+
+}  // namespace m3::ops::cuda

@@ -188,14 +188,31 @@ void bench_linear(Bench& bench) {
       bench.clear();
     }
   }
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8}) {
-    const std::int64_t tokens = 8192, rows = 9856;
-    bench.bind(limits_for(tokens, 128));
-    const WeightMatrix weight = bench.weight(format, rows, hidden);
-    const ops::Tensor x = bench.activations(tokens, hidden), out = bench.activations(tokens, rows);
+  struct Prefill {
+    std::int64_t tokens, rows, columns;
+    WeightFormat format = WeightFormat::bf16;
+  };
+  const std::vector<Prefill> prefills = {{128, 9856, 6144},
+                                         {512, 9856, 6144},
+                                         {2048, 9856, 6144},
+                                         {8192, 9856, 6144},
+                                         {8192, 6144, 8192},
+                                         {8192, 9856, 6144, WeightFormat::fp8},
+                                         {8192, 9856, 6144, WeightFormat::mxfp8},
+                                         {8192, 9856, 6144, WeightFormat::mxfp4},
+                                         {8192, 9856, 6144, WeightFormat::nvfp4}};
+  for (const Prefill& shape : prefills) {
+    ops::Limits limits = limits_for(shape.tokens, 128);
+    limits.hidden = std::max(shape.columns, shape.rows);
+    bench.bind(limits);
+    const WeightMatrix weight = bench.weight(shape.format, shape.rows, shape.columns);
+    const ops::Tensor x = bench.activations(shape.tokens, shape.columns),
+                      out = bench.activations(shape.tokens, shape.rows);
     const double seconds = bench.time(2, [&](int) { bench.backend->linear(x, {&weight, 1}, out); });
-    bench.row_matmul("linear", std::string("6144 -> 9856, 8192 tokens, ") + std::string(weight_format_name(format)),
-                     seconds, 2.0 * tokens * rows * hidden);
+    bench.row_matmul("linear",
+                     std::to_string(shape.columns) + " -> " + std::to_string(shape.rows) + ", " +
+                         std::to_string(shape.tokens) + " tokens, " + std::string(weight_format_name(shape.format)),
+                     seconds, 2.0 * static_cast<double>(shape.tokens * shape.rows * shape.columns));
     bench.clear();
   }
 }
@@ -212,8 +229,7 @@ void bench_experts(Bench& bench) {
     }
     const auto stored = [](const WeightMatrix& w) { return w.rows * (w.row_bytes() + w.scale_row_bytes()); };
     const auto expert_bytes = static_cast<double>(stored(mlps[0].gate) + stored(mlps[0].up) + stored(mlps[0].down));
-    for (const std::int64_t tokens : {1, 8, 32, 128, 8192}) {
-      if (tokens == 8192 && format == WeightFormat::nvfp4) continue;
+    for (const std::int64_t tokens : {1, 8, 32, 128, 1024, 8192}) {
       bench.bind(limits_for(tokens, 128));
       const int copies = tokens >= 1024 ? 2 : copies_for(expert_bytes * 4) + 4;
       std::vector<ops::Routing> routings;

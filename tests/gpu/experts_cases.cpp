@@ -74,7 +74,9 @@ ops::Limits limits_for(const Run& run) {
   return limits;
 }
 
-void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run, const std::string& name) {
+// `repeated`: of the first tokens alone, too, which must give the same bits.
+void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run, const std::string& name,
+                 bool repeated = false) {
   Random random(static_cast<unsigned>(run.tokens) + 1);
   Layer layer(random, format, run.hidden, run.width, run.experts);
   layer.add(random, run.shared_format, run.hidden, run.width);
@@ -100,7 +102,7 @@ void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run
                            std::to_string(run.width) + ", load " + std::to_string(run.loads) + ", first " +
                            std::to_string(run.first);
   results.add("experts", name, norm_error(out.values(), expected.values(), tolerance), "6e-3 of the norm", what);
-  if (run.tokens > 20) {
+  if (repeated) {
     // The first tokens alone: the same bits.
     const std::int64_t some = 11;
     DeviceMatrix hidden3(rig, DType::bf16, some, run.hidden,
@@ -116,14 +118,14 @@ void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run
 
 void test_mlp(Rig& rig, Results& results, WeightFormat format) {
   Random random(9);
-  for (const std::int64_t tokens : {1, 40}) {
-    const Run run{tokens, 320, 1024, 1, 1, 0, 0, true};
-    Layer layer(random, format, 320, 1024, 1);
-    const std::vector<float> x = normal_values(random, tokens * 320);
-    Matrix hidden(DType::f32, tokens, 320, x), expected(DType::f32, tokens, 320);
+  for (const auto& [tokens, columns] : {std::pair<std::int64_t, std::int64_t>{1, 320}, {40, 320}, {150, 512}}) {
+    const Run run{tokens, columns, 1024, 1, 1, 0, 0, true};
+    Layer layer(random, format, columns, 1024, 1);
+    const std::vector<float> x = normal_values(random, tokens * columns);
+    Matrix hidden(DType::f32, tokens, columns, x), expected(DType::f32, tokens, columns);
     judge(limits_for(run)).mlp(hidden.view(), layer.experts[0], {}, expected.view());
     rig.bind(limits_for(run));
-    DeviceMatrix hidden2(rig, DType::bf16, tokens, 320, x), out(rig, DType::bf16, tokens, 320);
+    DeviceMatrix hidden2(rig, DType::bf16, tokens, columns, x), out(rig, DType::bf16, tokens, columns);
     rig->mlp(hidden2.view(), rig.place(layer.experts[0]), {}, out.view());
     results.add("mlp", std::string(weight_format_name(format)), norm_error(out.values(), expected.values(), tolerance),
                 "6e-3 of the norm", std::to_string(tokens) + " tokens");
@@ -187,6 +189,7 @@ void test_route(Rig& rig, Results& results) {
 }  // namespace
 
 void test_experts(Rig& rig, Results& results, const Options& options) {
+  Rig fixed(true);
   test_route(rig, results);
   for (const WeightFormat format : all_formats) {
     const std::string name(weight_format_name(format));
@@ -199,6 +202,15 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
                                {700, 128, 64, 12, 4, 3, 6, true, 0, format}});
     }
     for (const Run& run : runs) test_format(rig, results, format, run, name);
+    // By the kernels of many rows, where the format has one.
+    test_format(rig, results, format, {300, 512, 1024, 8, 3, 0, 8, true, 0, format}, name);
+    if (!options.quick) {
+      test_format(rig, results, format, {900, 1024, 512, 12, 4, 3, 6, true}, name);
+      test_format(rig, results, format, {200, 512, 512, 6, 2, 0, 6, false, 1}, name);
+      for (const Run& run : runs) {
+        if (run.tokens > 20) test_format(fixed, results, format, run, name, true);
+      }
+    }
     test_mlp(rig, results, format);
   }
   if (!options.quick)

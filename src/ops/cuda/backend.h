@@ -13,6 +13,7 @@
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/marks.h"
 #include "src/ops/cuda/matmul.h"
+#include "src/ops/cuda/matmul_sm90.h"
 #include "src/ops/host/arena.h"
 
 namespace m3::ops::cuda {
@@ -25,6 +26,8 @@ struct ExpertClass {
   const WeightPart* gate = nullptr;     // [groups, 1]
   const WeightPart* up = nullptr;
   const WeightPart* down = nullptr;
+  const WeightMaps* gate_up_maps = nullptr;  // for the kernels of many rows; null where they do not take them
+  const WeightMaps* down_maps = nullptr;
   const std::int32_t* group_of_expert = nullptr;  // [experts], -1: another class
 };
 

@@ -30,7 +30,11 @@ __global__ void __launch_bounds__(list_threads)
   __syncthreads();
   for (int pair = thread; pair < pairs; pair += list_threads) {
     const int group = group_of(pair);
-    if (group >= 0) atomicAdd(&fill[group], 1);
+    if (group >= 0) {
+      atomicAdd(&fill[group], 1);
+    } else if (lists.position != nullptr) {
+      lists.position[pair] = -1;
+    }
   }
   __syncthreads();
   if (thread == 0) {
@@ -59,7 +63,11 @@ __global__ void __launch_bounds__(list_threads)
       const int pair = first + lane;
       const bool own = pair < pairs && group_of(pair) == g;
       const unsigned votes = __ballot_sync(all_lanes, own);
-      if (own) lists.list[at + __popc(votes & ((1u << lane) - 1))] = pair;
+      if (own) {
+        const int place = at + __popc(votes & ((1u << lane) - 1));
+        lists.list[place] = pair;
+        if (lists.position != nullptr) lists.position[pair] = place;
+      }
       at += __popc(votes);
     }
   }
@@ -129,6 +137,9 @@ cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertG
                                cudaStream_t stream) {
   if (experts.groups > most_groups) return cudaErrorInvalidValue;
   const int pairs = tokens * routing.experts_per_token;
+  if (lists.position != nullptr && takes_group_many(pairs, experts.groups)) {
+    return launch_group_many(routing, tokens, experts, lists, stream);
+  }
   return launch(experts_group_sm80, 1, list_threads, 0, stream, routing, pairs, experts, lists,
                 std::min(experts.groups, pairs), prefill_tiles(pairs, experts.groups));
 }
@@ -148,6 +159,7 @@ cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return cudaSuccess;
+  if (takes_combine_many(args)) return launch_combine_many(args, stream);
   const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((args.columns + 255) / 256));
   return launch(experts_combine_sm80, grid, 256, 0, stream, args);
 }

@@ -114,6 +114,7 @@ struct GroupLists {
   std::int32_t* active = nullptr;       // [min(groups, pairs)]
   std::int32_t* tile_group = nullptr;   // [prefill_tiles]
   std::int32_t* tile_begin = nullptr;
+  std::int32_t* position = nullptr;  // [pairs] where in the list, -1: nowhere; null: not wanted
 };
 // Experts first .. first + count - 1, each in a group of its own or in none (-1): those of one set of formats.
 struct ExpertGroups {
@@ -122,6 +123,23 @@ struct ExpertGroups {
 };
 cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts, const GroupLists& lists,
                                cudaStream_t stream);
+
+// The same for many pairs; a group's list is in any order.
+bool takes_group_many(int pairs, int groups);
+cudaError_t launch_group_many(const Routing& routing, int tokens, const ExpertGroups& experts, const GroupLists& lists,
+                              cudaStream_t stream);
+
+// out [pairs, columns] <- row pair / per_token of x at position[pair], and scales [tokens] likewise where given.
+struct GatherArgs {
+  int tokens = 0, columns = 0, per_token = 0;  // whole eights of columns
+  const std::int32_t* position = nullptr;
+  const std::uint16_t* x = nullptr;  // rows at 16 bytes
+  std::int64_t x_stride = 0;
+  std::uint16_t* out = nullptr;
+  const float* scales = nullptr;
+  float* out_scales = nullptr;
+};
+cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream);
 
 // y [rows, width] <- swigluoai of packed [rows, 2 · width] = gate | up.
 cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,
@@ -139,6 +157,8 @@ struct CombineArgs {
   std::int64_t stride = 0;
 };
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream);
+bool takes_combine_many(const CombineArgs& args);
+cudaError_t launch_combine_many(const CombineArgs& args, cudaStream_t stream);
 
 // out [rows, columns] <- e4m3 values of x / scale; scales [rows] = max|x| / 448 (1 for zeros).
 cudaError_t launch_quantise_rows(const std::uint16_t* x, std::int64_t stride, int rows, int columns, std::uint16_t* out,

@@ -1,5 +1,6 @@
 #include "src/ops/cuda/launch.cuh"
 #include "src/ops/cuda/matmul.h"
+#include "src/ops/cuda/matmul_sm90.h"
 
 #include "src/ops/cuda/matmul_sm80.cuh"
 
@@ -71,6 +72,8 @@ bool fits_tensor_cores(const MatmulArgs& args) {
 namespace {
 
 cudaError_t dispatch(const MatmulArgs& args, cudaStream_t stream) {
+  if (takes_wide(args)) return matmul_wide(args, stream);
+  if (args.gelu) return cudaErrorInvalidValue;
   if (!fits_tensor_cores(args)) {
     const int groups = args.groups > 0 ? (args.groups < args.items ? args.groups : args.items) : (args.items + 7) / 8;
     const dim3 grid(static_cast<unsigned>(tiles_of<4>(args)), static_cast<unsigned>(groups));

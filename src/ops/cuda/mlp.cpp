@@ -1,5 +1,6 @@
 // The gated MLPs: routed experts, the shared one and dense layers as grouped products.
 #include <algorithm>
+#include <optional>
 
 #include "src/base/error.h"
 #include "src/ops/cuda/backend.h"
@@ -41,10 +42,10 @@ void check_mlp(const MlpWeights& weights, std::int64_t hidden) {
 // The scratch memory of one MLP over `pairs` rows.
 struct MlpScratch {
   MlpScratch(Arena& arena, std::int64_t pairs, std::int64_t hidden, std::int64_t width)
-      : packed(arena.take<std::uint16_t>(pairs * 2 * width)),
+      : packed(arena.take<std::uint16_t>(pairs * std::max(2 * width, hidden))),
         inner(arena.take<std::uint16_t>(pairs * width)),
         sums(arena.take<float>(pairs * hidden)) {}
-  std::uint16_t* packed;  // [pairs, 2 · width] gate | up
+  std::uint16_t* packed;  // [pairs, 2 · width] gate | up, or [pairs, hidden] the input gathered
   std::uint16_t* inner;   // [pairs, width]
   float* sums;            // [pairs, hidden], weighted
 };
@@ -57,6 +58,7 @@ GroupLists take_lists(Arena& arena, std::int64_t pairs, std::int64_t groups) {
   const int tiles = prefill_tiles(static_cast<int>(pairs), static_cast<int>(groups));
   lists.tile_group = arena.take<std::int32_t>(tiles);
   lists.tile_begin = arena.take<std::int32_t>(tiles);
+  lists.position = arena.take<std::int32_t>(pairs);
   return lists;
 }
 
@@ -72,7 +74,23 @@ std::int64_t scratch_for(std::int64_t tokens, std::int64_t k, std::int64_t group
   arena.take<float>(tokens);
   arena.take<std::uint16_t>(tokens * std::max<std::int64_t>(k, 1) * std::max(width, shared_width));
   arena.take<float>(tokens * std::max<std::int64_t>(k, 1));
+  arena.take<float>(tokens * k);  // the input's scales, gathered
   return arena.used();
+}
+
+// How the experts' matrices are copied by the kernels of many rows: gate and up in turn, then down. False, and nothing
+// added, where they do not take one.
+bool describe(std::span<const MlpWeights* const> experts, std::vector<WeightMaps>& copies) {
+  if (!has_wide_kernels()) return false;
+  const std::size_t before = copies.size();
+  const auto add = [&](const WeightMatrix& weight) {
+    return encode_weight(copies.emplace_back(), part_of(weight, 0), static_cast<int>(weight.columns));
+  };
+  bool all = true;
+  for (const MlpWeights* expert : experts) all = all && add(expert->gate) && add(expert->up);
+  for (const MlpWeights* expert : experts) all = all && add(expert->down);
+  if (!all) copies.resize(before);
+  return all;
 }
 
 // Scratch memory is planned up to here; more tokens than fit are taken in turns.
@@ -100,12 +118,14 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
   entry->experts.assign(experts.begin(), experts.end());
   std::vector<std::vector<std::int32_t>> maps;
   std::vector<WeightPart> parts;
+  std::vector<WeightMaps> copies;    // of gate and up, then of down
   std::vector<std::size_t> offsets;  // of each class's four tables
+  std::vector<std::optional<std::size_t>> copy_offsets;
   for (const MlpWeights& expert : experts) {
     const auto known =
         std::ranges::find_if(entry->classes, [&](const ExpertClass& other) { return same_class(other.shape, expert); });
     if (known == entry->classes.end())
-      entry->classes.push_back({expert, 0, nullptr, nullptr, nullptr, nullptr, nullptr});
+      entry->classes.push_back({.shape = expert});
   }
   for (ExpertClass& kind : entry->classes) {
     std::vector<std::int32_t>& map = maps.emplace_back(experts.size(), -1);
@@ -123,10 +143,14 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
     for (const MlpWeights* member : members) parts.push_back(part_of(member->gate, 0));
     for (const MlpWeights* member : members) parts.push_back(part_of(member->up, member->gate.rows));
     for (const MlpWeights* member : members) parts.push_back(part_of(member->down, 0));
+    copy_offsets.push_back(describe(members, copies) ? std::optional(copies.size() - 3 * members.size()) : std::nullopt);
   }
   const std::size_t part_bytes = parts.size() * sizeof(WeightPart);
   const std::size_t map_bytes = experts.size() * sizeof(std::int32_t);
-  std::byte* memory = entry->memory.reserve(part_bytes + maps.size() * map_bytes);
+  const std::size_t copy_bytes = copies.size() * sizeof(WeightMaps);
+  std::byte* const described = entry->memory.reserve(copy_bytes + part_bytes + maps.size() * map_bytes);
+  std::byte* const memory = described + copy_bytes;
+  upload(described, std::as_bytes(std::span(copies)));
   upload(memory, std::as_bytes(std::span(parts)));
   for (std::size_t i = 0; i < maps.size(); ++i) {
     std::byte* map = memory + part_bytes + i * map_bytes;
@@ -141,6 +165,10 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
     kind.gate = table + 2 * groups;
     kind.up = table + 3 * groups;
     kind.down = table + 4 * groups;
+    if (copy_offsets[i]) {
+      kind.gate_up_maps = reinterpret_cast<const WeightMaps*>(described) + *copy_offsets[i];
+      kind.down_maps = kind.gate_up_maps + 2 * groups;
+    }
     kind.group_of_expert = reinterpret_cast<const std::int32_t*>(map);
   }
   return *entry;
@@ -170,6 +198,7 @@ struct MlpRun {
   MatmulArgs args;  // list and groups, x
   const MlpWeights* shape = nullptr;
   const WeightPart *gate_up = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;  // groups' tables
+  const WeightMaps *gate_up_maps = nullptr, *down_maps = nullptr;
   std::int64_t rows = 0;                                                                 // of packed, inner and sums
 };
 
@@ -196,7 +225,76 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
   const GroupLists lists = take_lists(arena, tokens * k, groups);
   const auto* x = reinterpret_cast<const std::uint16_t*>(hidden.data);
 
+  // By the kernels of many rows, where they take it.
+  const auto run_wide = [&](const MlpRun& mlp, const MlpScratch& memory) {
+    const MlpWeights& shape = *mlp.shape;
+    const bool grouped = mlp.args.groups > 0;
+    if (shape.gate.format != shape.up.format || shape.gate.quantized_activations != shape.up.quantized_activations ||
+        (grouped && mlp.args.list == nullptr)) {
+      return false;
+    }
+    MatmulArgs inner = mlp.args;
+    inner.fixed_order = deterministic_;
+    inner.x_by_list = inner.result_by_list = false;
+    inner.x = grouped ? memory.packed : x;
+    inner.x_stride = grouped ? columns : hidden.row_stride;
+    inner.table = mlp.gate_up;
+    inner.maps = mlp.gate_up_maps;
+    inner.inline_parts[inner.parts++] = part_of(shape.gate, 0);
+    inner.inline_parts[inner.parts++] = part_of(shape.up, shape.gate.rows);
+    inner.columns = static_cast<int>(columns);
+    inner.store = Store::activated;
+    inner.out = memory.inner;
+    inner.out_stride = shape.gate.rows;
+    inner.alpha = activation.alpha;
+    inner.limit = activation.limit;
+    inner.beta = activation.beta;
+    MatmulArgs outer = inner;
+    outer.table = mlp.down;
+    outer.maps = mlp.down_maps;
+    outer.parts = 1;
+    outer.inline_parts[0] = part_of(shape.down, 0);
+    outer.columns = static_cast<int>(shape.gate.rows);
+    outer.x = memory.inner;
+    outer.x_stride = shape.gate.rows;
+    outer.result_by_list = grouped;
+    outer.store = mlp.args.pair_weights != nullptr ? Store::weighted : Store::f32;
+    outer.out = memory.sums;
+    outer.out_stride = columns;
+    if (!takes_wide(inner) || !takes_wide(outer) || (grouped && hidden.row_stride % 8 != 0)) return false;
+
+    Arena own = arena;
+    const Activations rows =
+        activations_for(shape.gate.quantized_activations, x, hidden.row_stride, tokens, columns, own);
+    inner.token_scales = rows.scales;
+    if (grouped) {
+      GatherArgs gather;
+      gather.tokens = static_cast<int>(tokens);
+      gather.columns = static_cast<int>(columns);
+      gather.per_token = static_cast<int>(k);
+      gather.position = lists.position;
+      gather.x = rows.data;
+      gather.x_stride = rows.stride;
+      gather.out = memory.packed;
+      gather.scales = rows.scales;
+      if (rows.scales != nullptr) inner.token_scales = gather.out_scales = own.take<float>(mlp.rows);
+      check(launch_gather(gather, stream_), "experts: gathering rows");
+    } else {
+      inner.x = rows.data;
+      inner.x_stride = rows.stride;
+    }
+    check(matmul(inner, stream_), "experts");
+    own = arena;
+    const Activations inner_rows = activations_for(shape.down.quantized_activations, memory.inner, shape.gate.rows,
+                                                   mlp.rows, shape.gate.rows, own);
+    outer.x = inner_rows.data;
+    outer.token_scales = inner_rows.scales;
+    check(matmul(outer, stream_), "experts");
+    return true;
+  };
+
   const auto run = [&](const MlpRun& mlp, const MlpScratch& memory) {
+    if (run_wide(mlp, memory)) return;
     Arena quantised = arena;  // each product's own, in turn
     const MlpWeights& shape = *mlp.shape;
     MatmulArgs args = mlp.args;
@@ -263,6 +361,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.gate = kind.gate;
       mlp.up = kind.up;
       mlp.down = kind.down;
+      mlp.gate_up_maps = kind.gate_up_maps;
+      mlp.down_maps = kind.down_maps;
       mlp.rows = tokens * k;
       mlp.args.items = static_cast<std::int32_t>(tokens * k);
       mlp.args.groups = kind.groups;

@@ -95,6 +95,7 @@ void CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
   args.out = out.data;
   args.out_stride = out.row_stride;
   args.bias = bias.data();
+  args.fixed_order = deterministic_;
   std::int64_t first_column = 0;
   for (std::size_t first = 0; first < weights.size();) {
     // Weights that take the same activations go together.

@@ -81,6 +81,8 @@ struct Statistics {
   std::int64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens looked up in, and taken from, the prefix cache
   std::int64_t preemptions = 0;
   std::int64_t media_encoded = 0, media_reused = 0;  // by the vision tower; taken from its cache of features
+  std::int64_t media_pieces = 0;                     // of the tower's work, between which steps run
+  std::int64_t media_given_up = 0;                   // begun, and not needed any more
   std::int64_t steps = 0;
   std::int64_t step_sequences = 0, step_tokens = 0;  // sums over the steps
   std::array<std::int64_t, 16> step_sizes = {};  // steps of at most 2^i tokens, beyond 2^(i-1); the last: all beyond

@@ -37,4 +37,6 @@ std::int64_t Checkpoint::text_weight_bytes() const {
   return text_bytes(contents_->loaded.config, contents_->loaded.weights);
 }
 
+std::int64_t Checkpoint::vision_weight_bytes() const { return contents_->loaded.vision_bytes; }
+
 }  // namespace m3

@@ -42,7 +42,8 @@ class Checkpoint {
   const TextWeights& weights() const;
   const VisionWeights& vision() const;  // empty where the config has no vision_config
   const std::filesystem::path& directory() const;
-  std::int64_t text_weight_bytes() const;  // stored bytes of the text model, scales included
+  std::int64_t text_weight_bytes() const;    // stored bytes of the text model, scales included
+  std::int64_t vision_weight_bytes() const;  // of the vision tower's files; 0 where it is random
 
   // Weights drawn from the seeded generator instead of files, in memory (see seeded_weights.h). `format` is
   // bf16, mxfp8, mxfp4 (routed experts, rest bf16), nvfp4 (routed experts, rest mxfp8) or fp8.

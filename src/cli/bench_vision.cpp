@@ -1,10 +1,12 @@
 // m3 bench vision: the tower's speed, beside the arithmetic peak measured in the same run.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "src/base/error.h"
-#include "src/checkpoint/anonymous_memory.h"
+#include "src/base/mapped_file.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/seeded_weights.h"
 #include "src/cli/commands.h"
@@ -12,7 +14,7 @@
 #include "src/engine/profile.h"
 #include "src/model/vision_tower.h"
 #include "src/ops/backends.h"
-#include "src/ops/machine_limits.h"
+#include "src/vision/preprocess.h"
 
 namespace m3::cli {
 
@@ -20,8 +22,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// What pictures are planned for by default: clips are computed as many segments at a time as fit.
+constexpr std::int64_t tower_patches = 20736;
+
 struct VisionOptions {
-  std::string checkpoint, random_config, isa;
+  std::string checkpoint, random_config, isa, image, device = "cpu";
   std::vector<std::string> pictures = {"672x672"};
   int frames = 1, layers = 0, threads = 0, repeats = 3;
   bool profile = false, json = false;
@@ -77,66 +82,143 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// The tower on its backend, for segments of up to `patches` patches.
+class BenchTower {
+ public:
+  BenchTower(const Checkpoint& checkpoint, ops::Backend& backend)
+      : backend_(backend), tower_(checkpoint.config(), checkpoint.vision(), backend) {
+    if (tower_.placed_bytes() > 0) tower_.place_weights(checkpoint.made(), {});
+  }
+  const model::VisionTower& tower() const { return tower_; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(workspace_.size()); }
+
+  void plan(std::int64_t patches) {
+    workspace_ = {};
+    workspace_ = backend_.allocate(tower_.workspace_bytes(patches));
+    tower_.bind_workspace(workspace_.bytes(), patches);
+  }
+  // Features are in the host's memory when it returns.
+  void forward(const model::PatchGrid& grid, std::span<const float> pixels) {
+    const std::int64_t rows = tower_.feature_rows(grid), columns = tower_.feature_columns();
+    features_.resize(static_cast<std::size_t>(rows * columns) * dtype_size(tower_.feature_dtype()));
+    backend_.begin_pass(0);
+    tower_.forward({&grid, 1}, pixels, {tower_.feature_dtype(), rows, columns, columns, features_.data()});
+    backend_.end_pass();
+  }
+
+ private:
+  ops::Backend& backend_;
+  model::VisionTower tower_;
+  ops::Memory workspace_;
+  std::vector<std::byte> features_;
+};
+
+double median(std::vector<double> times) {
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+// From a file's bytes to features: one by itself, and several, the next ones read while the tower computes.
+void run_image(const VisionOptions& options, const VisionConfig& vision, BenchTower& bench, Json& out) {
+  const std::string content = read_text_file(options.image, std::size_t{30} << 20);
+  const auto bytes = std::as_bytes(std::span(content));
+  vision::ImageOptions how;
+  how.shape = {.channels = vision.num_channels,
+               .temporal = vision.temporal_patch_size,
+               .patch = vision.patch_size,
+               .merge = vision.spatial_merge_size};
+  const auto read = [&] { return vision::image_pixels(bytes, how); };
+  const auto grid_of = [](const vision::Pixels& pixels) {
+    return model::PatchGrid{pixels.grid.t, pixels.grid.h, pixels.grid.w};
+  };
+  const model::PatchGrid grid = grid_of(read());
+  bench.plan(grid.patches());
+  std::vector<double> reading, whole;
+  for (int i = 0; i <= options.repeats; ++i) {  // the first touches memory
+    vision::Pixels pixels;
+    const double own = seconds_of([&] { pixels = read(); });
+    const double rest = seconds_of([&] { bench.forward(grid_of(pixels), pixels.values); });
+    if (i == 0) continue;
+    reading.push_back(own);
+    whole.push_back(own + rest);
+  }
+  constexpr int many = 16, readers = 2;
+  const double several = seconds_of([&] {
+    std::vector<std::future<vision::Pixels>> ahead;
+    for (int i = 0; i < readers; ++i) ahead.push_back(std::async(std::launch::async, read));
+    for (int i = 0; i < many; ++i) {
+      const vision::Pixels pixels = ahead[static_cast<std::size_t>(i % readers)].get();
+      if (i + readers < many) ahead[static_cast<std::size_t>(i % readers)] = std::async(std::launch::async, read);
+      bench.forward(grid_of(pixels), pixels.values);
+    }
+  });
+  out["image"] = {{"patches", grid.patches()},
+                  {"read_seconds", median(reading)},
+                  {"seconds", median(whole)},
+                  {"seconds_of_several", several / many}};
+  if (options.json) return;
+  write_output(fmt::format(
+      "\n{}: {} patches; from its bytes to features {:.2f} ms, {:.2f} ms of it before the tower; {} one after "
+      "another, {} read ahead: {:.2f} ms each\n",
+      options.image, grid.patches(), median(whole) * 1e3, median(reading) * 1e3, many, readers, several / many * 1e3));
+}
+
 void run(const VisionOptions& options) {
   const Checkpoint checkpoint = open_tower(options);
   const ModelConfig& config = checkpoint.config();
   if (!config.vision) fail("{}: this checkpoint has no vision tower", options.checkpoint);
   ThreadPool pool(options.threads);
-  auto backend = ops::make_backend({.name = "cpu", .isa = options.isa}, pool);
+  auto backend = ops::make_backend({.name = options.device, .isa = options.isa}, pool);
   engine::Profile profile;
   if (options.profile) backend = engine::make_profiled(std::move(backend), profile);
-  model::VisionTower tower(config, checkpoint.vision(), *backend);
-  const double peak = ops::measure_fp32_peak(pool, options.isa);
+  BenchTower bench(checkpoint, *backend);
+  const model::VisionTower& tower = bench.tower();
+  const ops::MeasuredLimits limits = ops::measure_limits(options.device, pool, options.isa);
+  const double peak = limits.operations;
   Json out = {{"backend", backend->description()},
               {"layers", config.vision->num_hidden_layers},
-              {"fp32_operations_per_second", peak},
+              {limits.operation + "_operations_per_second", peak},
               {"rows", Json::array()}};
   if (!options.json) {
-    write_output(
-        fmt::format("{}; {} layers of width {}; fp32 peak measured now: {:.0f} GFLOP/s\n\n{:<12} {:>8} {:>7} "
-                    "{:>10} {:>10} {:>8} {:>11}\n",
-                    backend->description(), config.vision->num_hidden_layers, config.vision->hidden_size, peak / 1e9,
-                    "picture", "patches", "tokens", "ms", "GFLOP", "of peak", "working MB"));
+    write_output(fmt::format(
+        "{}; {} layers of width {}; {} peak measured now: {}\n\n{:<12} {:>8} {:>7} {:>10} {:>10} {:>10} {:>8} {:>11}\n",
+        backend->description(), config.vision->num_hidden_layers, config.vision->hidden_size, limits.operation,
+        peak > 0 ? fmt::format("{:.0f} GFLOP/s", peak / 1e9) : "not known", "picture", "patches", "tokens", "ms",
+        "GFLOP", "GFLOP/s", "of peak", "working MB"));
   }
   for (const std::string& text : options.pictures) {
     const model::PatchGrid grid = parse_picture(text, *config.vision, options.frames);
     tower.check(grid);
     const std::int64_t segment = tower.segment_patches(grid);
-    const std::int64_t rows = tower.feature_rows(grid);
-    const std::int64_t columns = tower.feature_columns();
-    const auto bytes = static_cast<std::size_t>(tower.workspace_bytes(segment));
-    AnonymousMemory workspace(bytes);
-    tower.bind_workspace({workspace.data(), bytes}, segment);
+    bench.plan(options.frames > 1 ? std::max(segment, std::min(grid.patches(), tower_patches)) : segment);
     std::vector<float> pixels(static_cast<std::size_t>(grid.patches() * tower.pixel_columns()));
     seeded_values(seeded_key("pixels", 1), 2.0, 0, std::ssize(pixels), pixels.data());
-    std::vector<std::byte> features(static_cast<std::size_t>(rows * columns) * dtype_size(tower.feature_dtype()));
-    const ops::Tensor to{tower.feature_dtype(), rows, columns, columns, features.data()};
-    tower.forward({&grid, 1}, pixels, to);  // touches memory
+    bench.forward(grid, pixels);  // touches memory
     profile.clear();
     std::vector<double> times;
-    for (int i = 0; i < options.repeats; ++i)
-      times.push_back(seconds_of([&] { tower.forward({&grid, 1}, pixels, to); }));
-    std::ranges::sort(times);
-    const double seconds = times[times.size() / 2];
-    const double operations = operations_of(*config.vision, columns, grid, segment);
-    const double share = operations / seconds / peak;
+    for (int i = 0; i < options.repeats; ++i) times.push_back(seconds_of([&] { bench.forward(grid, pixels); }));
+    const double seconds = median(times);
+    const double operations = operations_of(*config.vision, tower.feature_columns(), grid, segment);
+    const auto share = [&](double rate) { return peak > 0 ? fmt::format("{:.0f}%", 100 * rate / peak) : "-"; };
     out["rows"].push_back({{"picture", text},
                            {"patches", grid.patches()},
-                           {"tokens", rows},
+                           {"tokens", tower.feature_rows(grid)},
                            {"seconds", seconds},
                            {"operations", operations},
-                           {"compute_share", share},
-                           {"workspace_bytes", bytes}});
+                           {"compute_share", peak > 0 ? operations / seconds / peak : 0},
+                           {"workspace_bytes", bench.bytes()}});
     if (options.json) continue;
-    write_output(fmt::format("{:<12} {:>8} {:>7} {:>10.1f} {:>10.1f} {:>7.0f}% {:>11.0f}\n", text, grid.patches(), rows,
-                             seconds * 1e3, operations / 1e9, share * 100, static_cast<double>(bytes) / 1e6));
+    write_output(fmt::format("{:<12} {:>8} {:>7} {:>10.2f} {:>10.1f} {:>10.0f} {:>8} {:>11.0f}\n", text, grid.patches(),
+                             tower.feature_rows(grid), seconds * 1e3, operations / 1e9, operations / seconds / 1e9,
+                             share(operations / seconds), static_cast<double>(bench.bytes()) / 1e6));
     for (const engine::Profile::Entry& entry : profile.entries()) {
       const double own = entry.seconds / options.repeats;
-      write_output(fmt::format("  {:<28} {:>6} {:>10.2f} ms {:>7.0f}% of peak\n", entry.operation,
+      write_output(fmt::format("  {:<28} {:>6} {:>10.2f} ms {:>8} of peak\n", entry.operation,
                                entry.calls / options.repeats, own * 1e3,
-                               entry.operations / options.repeats / own / peak * 100));
+                               share(entry.operations / options.repeats / own)));
     }
   }
+  if (!options.image.empty()) run_image(options, *config.vision, bench, out);
   if (options.json) write_output(out.dump(2) + "\n");
 }
 
@@ -155,6 +237,10 @@ void add_bench_vision_command(CLI::App& bench) {
       ->delimiter(',');
   command.add_option("--frames", options->frames, "A clip of so many frames instead of a picture")
       ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command.add_option("--image", options->image,
+                     "A picture file: also the time from its bytes to features, by itself and one after another");
+  command.add_option("--device", options->device, "cuda, cpu, or scalar (the slow, exact judge)")
       ->capture_default_str();
   command.add_option("--isa", options->isa, "Force the instruction set: avx2 or avx512");
   command.add_option("--threads", options->threads, "Threads; 0 = one for each physical core")->capture_default_str();

@@ -50,6 +50,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
                                  .max_queued_requests = options.max_queued_requests,
                                  .enable_prefix_caching = options.enable_prefix_caching,
                                  .feature_cache_bytes = options.feature_cache_bytes,
+                                 .picture_piece = 0,
                                  .before_step = {}});
 }
 

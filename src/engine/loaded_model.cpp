@@ -58,7 +58,8 @@ void LoadedModel::make_backend() {
       const std::int64_t usable = usable_bytes({.available_bytes = memory.free_bytes,
                                                 .utilization = options_.memory_utilization,
                                                 .total_bytes = memory.total_bytes});
-      if (checkpoint_.text_weight_bytes() + least_room <= usable) return;
+      const std::int64_t vision = options_.vision_patches > 0 ? checkpoint_.vision_weight_bytes() : 0;
+      if (checkpoint_.text_weight_bytes() + vision + least_room <= usable) return;
       backend_ = nullptr;
     }
     device = ops::cpu_backend_available() ? "cpu" : "scalar";
@@ -77,19 +78,23 @@ void LoadedModel::make_memory() {
       model_->cache_layers(), cache_dtype(options_.kv_cache_dtype, "--kv-cache-dtype", device),
       cache_dtype(options_.index_cache_dtype, "--index-cache-dtype", device), model_->cache_fingerprint());
   const auto limits_for = [&](std::int64_t context) {
-    return model_->limits(options_.max_batched_tokens, options_.max_sequences, context, options_.max_logits_rows);
+    ops::Limits limits =
+        model_->limits(options_.max_batched_tokens, options_.max_sequences, context, options_.max_logits_rows);
+    if (tower_) limits.feature_rows = options_.max_batched_tokens;
+    return limits;
   };
   const std::int64_t logits_bytes = (options_.max_logits_rows * config().vocab_size * 4 + 255) / 256 * 256;
   const auto workspace_for = [&](std::int64_t context) {
     return model_->workspace_bytes(limits_for(context)) + logits_bytes;
   };
   const std::int64_t position_limit = config().max_context();
+  const std::int64_t vision_bytes = tower_ ? tower_->workspace_bytes(options_.vision_patches) : 0;
+  const std::int64_t feature_bytes = tower_ && backend_->has_host_memory() ? options_.feature_cache_bytes : 0;
   const MemoryNeeds needs{
       .page_bytes = layout.page_bytes,
-      .workspace_bytes =
-          workspace_for(options_.max_model_len > 0 ? options_.max_model_len : position_limit) +
-          (tower_ ? static_cast<std::int64_t>(vision_workspace_.size()) + options_.feature_cache_bytes : 0),
-      .weight_bytes = model_->placed_bytes()};
+      .workspace_bytes = workspace_for(options_.max_model_len > 0 ? options_.max_model_len : position_limit) +
+                         vision_bytes + feature_bytes,
+      .weight_bytes = model_->placed_bytes() + (tower_ ? tower_->placed_bytes() : 0)};
   const ops::MemoryState memory = backend_->memory_state();
   plan_ = plan_memory(needs, {.requested_len = options_.max_model_len,
                               .position_limit = position_limit,
@@ -99,11 +104,7 @@ void LoadedModel::make_memory() {
                               .total_bytes = backend_->has_host_memory() ? 0 : memory.total_bytes,
                               .full_contexts = options_.full_contexts,
                               .wanted_contexts = std::max(options_.wanted_contexts, options_.full_contexts)});
-  if (needs.weight_bytes > 0) {
-    const Stopwatch watch(placing_seconds_);
-    Progress progress("loading weights", needs.weight_bytes, "bytes");
-    model_->place_weights(checkpoint_.made(), [&](std::int64_t done) { progress.update(done); });
-  }
+  if (needs.weight_bytes > 0) place_weights();
   pages_ = std::make_unique<kv::PagePool>(layout, plan_.pages, backend_.get());
 
   limits_ = limits_for(plan_.max_model_len);
@@ -111,9 +112,21 @@ void LoadedModel::make_memory() {
   const std::span<std::byte> all = workspace_.bytes();
   logits_ = {DType::f32, options_.max_logits_rows, config().vocab_size, config().vocab_size, all.data()};
   model_->bind_workspace(all.subspan(static_cast<std::size_t>(logits_bytes)), limits_);
+  if (!tower_) return;
+  // Planned for the largest picture; on the host it is taken from the system as pictures need it.
+  vision_workspace_ = vision_backend_->allocate(vision_bytes);
+  tower_->bind_workspace(vision_workspace_.bytes(), options_.vision_patches);
 }
 
-// Its memory is planned for the largest picture, and taken from the system as pictures need it.
+void LoadedModel::place_weights() {
+  const Stopwatch watch(placing_seconds_);
+  const std::int64_t text = model_->placed_bytes();
+  const std::int64_t all = text + (tower_ ? tower_->placed_bytes() : 0);
+  Progress progress("loading weights", all, "bytes");
+  model_->place_weights(checkpoint_.made(), [&](std::int64_t done) { progress.update(done); });
+  if (tower_) tower_->place_weights(checkpoint_.made(), [&](std::int64_t done) { progress.update(text + done); });
+}
+
 void LoadedModel::make_tower() {
   const ModelConfig& config = checkpoint_.config();
   if (!config.vision) {
@@ -122,20 +135,22 @@ void LoadedModel::make_tower() {
     no_pictures_ = "the vision tower was not loaded";
   } else if (config.vision->image_token_id < 0 && config.vision->video_token_id < 0) {
     no_pictures_ = "this model takes no pictures: image_token_index and video_token_index lie outside its vocabulary";
-  } else if (!backend_->has_host_memory()) {
-    no_pictures_ = fmt::format("pictures are not computed on {} yet; --device cpu takes them", backend_->name());
   } else {
-    vision_backend_ = ops::make_backend(
-        {.name = std::string(backend_->name()), .numerics = options_.numerics, .isa = options_.isa}, threads_);
+    vision_backend_ = ops::make_backend({.name = std::string(backend_->name()),
+                                         .numerics = options_.numerics,
+                                         .isa = options_.isa,
+                                         .deterministic = options_.deterministic,
+                                         .background = true},
+                                        threads_);
+    if (options_.wrap) vision_backend_ = options_.wrap(std::move(vision_backend_));
     if (options_.profile != nullptr) vision_backend_ = make_profiled(std::move(vision_backend_), *options_.profile);
     try {
-      tower_ = std::make_unique<model::VisionTower>(config, checkpoint_.vision(), *vision_backend_);
+      tower_ = std::make_unique<model::VisionTower>(
+          config, checkpoint_.vision(), *vision_backend_,
+          options_.vision_blocks.value_or(model::VisionBlocks::of(*vision_backend_)));
     } catch (const Error& error) {
       no_pictures_ = error.what();
-      return;
     }
-    vision_workspace_ = vision_backend_->allocate(tower_->workspace_bytes(options_.vision_patches));
-    tower_->bind_workspace(vision_workspace_.bytes(), options_.vision_patches);
   }
 }
 

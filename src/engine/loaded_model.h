@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -41,8 +42,9 @@ struct LoadedModelOptions {
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
   std::int64_t vision_patches = 0;         // that attend to each other at most; 0: no pictures, nothing is planned
-  std::int64_t feature_cache_bytes = 0;    // of pictures' features, which others keep: left free in the plan
-  Profile* profile = nullptr;              // told of every operation; must outlive the model
+  std::int64_t feature_cache_bytes = 0;    // of pictures' features, which others keep in the host's memory
+  std::optional<model::VisionBlocks> vision_blocks;  // how the tower's work is cut; tests
+  Profile* profile = nullptr;                        // told of every operation; must outlive the model
   // Around the backend that `device` names; empty: nothing (tests).
   std::function<std::unique_ptr<ops::Backend>(std::unique_ptr<ops::Backend>)> wrap;
 };
@@ -92,8 +94,11 @@ class LoadedModel {
   const model::VisionTower* tower() const { return tower_.get(); }
   const std::string& no_pictures() const { return no_pictures_; }
   std::int64_t vision_patches() const { return options_.vision_patches; }
-  // Features [feature_rows, hidden] of one picture or clip, in the backend's activation type.
+  // Features [feature_rows, hidden] of one picture or clip, in the backend's activation type and the host's memory.
   std::vector<std::byte> picture_features(const model::PatchGrid& grid, std::span<const float> pixels);
+  // For who computes features in pieces. The backend is the tower's own.
+  model::VisionTower& vision_tower() { return *tower_; }
+  ops::Backend& vision_backend() { return *vision_backend_; }
 
   // Whole pages, all parts of all layers.
   void copy_pages(std::span<const kv::SequencePages::Copy> copies);
@@ -114,6 +119,7 @@ class LoadedModel {
   ops::Tensor logits_;
 
   void make_tower();
+  void place_weights();
   std::unique_ptr<ops::Backend> vision_backend_;  // a workspace of its own
   std::unique_ptr<model::VisionTower> tower_;
   ops::Memory vision_workspace_;

@@ -47,11 +47,15 @@ LocalEngine::LocalEngine(std::shared_ptr<LoadedModel> model, Tokenizer tokenizer
                   .sequences = running_limit(options_.max_num_seqs, model_->max_batched_tokens()),
                   .prompt_rows = std::min(model_->max_batched_tokens(), most_prompt_rows)},
                  model_->pages(), cache_ ? &*cache_ : nullptr),
-      step_(*model_, options_.feature_cache_bytes),
+      pictures_(*model_, options_.feature_cache_bytes, options_.picture_piece),
+      step_(*model_, pictures_),
       constraints_(tokenizer_, model_->config().vocab_size, vocabulary_.end_ids) {
   if (options_.max_queued_requests < 0)
     fail_usage("--max-queued-requests {}: give a number from 0", options_.max_queued_requests);
   fill_info();
+  scheduler_.on_begin([this](Schedulable& item) {
+    pictures_.look_up({&static_cast<Sequence&>(item).request().pictures, item.pages.length()});
+  });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -171,7 +175,11 @@ std::string LocalEngine::decode(std::span<const TokenId> ids, bool skip_special)
 void LocalEngine::loop() {
   try {
     while (take_inbox()) {
-      if (!requests_.empty()) step();
+      if (!requests_.empty()) {
+        step();
+      } else {
+        pictures_.work({}, false);  // nobody wants what was begun
+      }
     }
     requests_.merge(compiling_);
     for (auto& [id, request] : requests_) end_request(*request, FinishReason::cancelled);
@@ -233,22 +241,47 @@ void LocalEngine::step() {
   if (options_.before_step) options_.before_step(counts_.steps);
   double unused = 0;
   const Stopwatch watch(unused);
+  for (const PictureNeed& need : picture_needs()) pictures_.look_up(need);
   const Plan plan = scheduler_.plan();
   counts_.preemptions += plan.preempted;
-  if (plan.chunks.empty()) {
-    if (plan.preempted == 0) fail_internal("a step with {} requests and nothing to do", requests_.size());
-    return;
-  }
   note_admitted(plan);
+  const bool nothing_else = plan.chunks.empty();
+  // On a device it runs beside the step.
+  const std::optional<double> picture_seconds = work_on_pictures(nothing_else);
+  if (nothing_else) {
+    if (plan.preempted == 0 && !picture_seconds)
+      fail_internal("a step with {} requests and nothing to do", requests_.size());
+    counts_.prefill_seconds += picture_seconds.value_or(0);
+    return publish();
+  }
   std::vector<Draw>& draws = step_.run(plan);
   for (const Chunk& chunk : plan.chunks) scheduler_.computed(chunk);
   accept(draws);
   fork(plan);
-  count_step(plan, watch.seconds());
+  count_step(plan, watch.seconds() - picture_seconds.value_or(0));
+  counts_.prefill_seconds += picture_seconds.value_or(0);
   settle();
-  const double whole = watch.seconds();
+  const double whole = watch.seconds() - picture_seconds.value_or(0);
   counts_.step_seconds += whole;
   counts_.scheduler_seconds += whole - step_.forward_seconds() - step_.sampling_seconds();
+}
+
+// Those of the running sequences, by rank.
+std::vector<PictureNeed> LocalEngine::picture_needs() {
+  std::vector<PictureNeed> needs;
+  for (Schedulable* item : scheduler_.running()) {
+    std::vector<Picture>& pictures = static_cast<Sequence&>(*item).request().pictures;
+    if (!pictures.empty()) needs.push_back({&pictures, item->pages.length()});
+  }
+  return needs;
+}
+
+// A piece of a picture. Returns the host's time for it; nothing where no picture is missing.
+std::optional<double> LocalEngine::work_on_pictures(bool wait) {
+  double unused = 0;
+  const Stopwatch watch(unused);
+  if (!pictures_.work(picture_needs(), wait)) return std::nullopt;
+  return watch.seconds();
 }
 
 void LocalEngine::note_admitted(const Plan& plan) {
@@ -348,8 +381,10 @@ void LocalEngine::settle() {
 }
 
 void LocalEngine::publish() {
-  counts_.media_encoded = step_.pictures().encoded();
-  counts_.media_reused = step_.pictures().reused();
+  counts_.media_encoded = pictures_.encoded();
+  counts_.media_reused = pictures_.reused();
+  counts_.media_pieces = pictures_.pieces();
+  counts_.media_given_up = pictures_.given_up();
   counts_.running = 0;
   RequestId last = 0;
   for (const Schedulable* item : scheduler_.running()) {

@@ -28,6 +28,7 @@ struct LocalEngineOptions {
   std::int64_t max_queued_requests = 1024;
   bool enable_prefix_caching = true;
   std::int64_t feature_cache_bytes = std::int64_t{256} << 20;
+  double picture_piece = 0;  // as PictureEncoder takes it
   // Called on the engine's thread before each step; what it throws ends the engine (tests of faults).
   std::function<void(std::int64_t step)> before_step;
 };
@@ -80,6 +81,8 @@ class LocalEngine final : public Engine {
   void take_arrival(std::unique_ptr<ActiveRequest> arrival);
   void admit(RequestId id);
   void step();
+  std::optional<double> work_on_pictures(bool wait);
+  std::vector<PictureNeed> picture_needs();
   void note_admitted(const Plan& plan);
   void accept(std::vector<Draw>& draws);
   void fork(const Plan& plan);
@@ -100,6 +103,7 @@ class LocalEngine final : public Engine {
   // The engine thread's own.
   std::optional<kv::PrefixTree> cache_;
   Scheduler scheduler_;
+  PictureEncoder pictures_;
   Step step_;
   std::map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::map<RequestId, std::unique_ptr<ActiveRequest>> compiling_;  // wait for their constraints

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -168,40 +169,121 @@ void FeatureCache::keep(const std::string& key, FeatureRows rows) {
   bytes_ += size;
 }
 
-FeatureRows PictureEncoder::features_of(const Picture& picture) {
-  if (FeatureRows kept = cache_.find(picture.key)) {
-    ++reused_;
-    return kept;
-  }
-  FeatureRows rows;
-  if (picture.pixels) {
-    rows = std::make_shared<const std::vector<std::byte>>(model_.picture_features(picture.grid, *picture.pixels));
-    ++encoded_;
-  } else {
-    const bool wide = model_.tower()->feature_dtype() == DType::f32;
-    std::vector<std::byte> bytes(picture.features->size() * (wide ? 4 : 2));
-    for (std::size_t i = 0; i < picture.features->size(); ++i) {
-      const float value = (*picture.features)[i];
-      const bf16 rounded = to_bf16(value);
-      if (wide) {
-        std::memcpy(bytes.data() + 4 * i, &value, 4);
-      } else {
-        std::memcpy(bytes.data() + 2 * i, &rounded, 2);
-      }
+std::int64_t first_missing(std::span<const Picture> pictures, std::int64_t position) {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (const Picture& picture : pictures) {
+    if (picture.rows) continue;
+    for (const Picture::Run& run : picture.runs) {
+      if (run.first + run.count > position) first = std::min(first, std::max(run.first, position));
     }
-    rows = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   }
-  cache_.keep(picture.key, rows);
-  return rows;
+  return first;
 }
 
-void PictureEncoder::collect(std::vector<Picture>& pictures, std::int64_t first, std::int64_t count,
-                             std::vector<model::FeatureRun>& runs) {
+namespace {
+
+// Of the positions from `position` on.
+bool needs(const Picture& picture, std::int64_t position) {
+  return !picture.runs.empty() && picture.runs.back().first + picture.runs.back().count > position;
+}
+
+bool is_missing(const Picture& picture, std::int64_t position) {
+  return !picture.rows && picture.pixels && needs(picture, position);
+}
+
+// Pieces between which a step of others runs.
+constexpr double device_piece = 1.5e12;
+constexpr double host_piece = 8e9;
+
+}  // namespace
+
+PictureEncoder::PictureEncoder(LoadedModel& model, std::int64_t cache_bytes, double piece)
+    : model_(model), cache_(cache_bytes), piece_(piece) {
+  if (piece_ <= 0) piece_ = model.backend().has_host_memory() ? host_piece : device_piece;
+}
+
+void PictureEncoder::look_up(const PictureNeed& need) {
+  for (Picture& picture : *need.pictures) {
+    if (picture.rows || !needs(picture, need.position)) continue;
+    picture.rows = cache_.find(picture.key);
+    if (picture.rows) {
+      ++reused_;
+    } else if (picture.features) {
+      picture.rows = given_features(picture);
+      cache_.keep(picture.key, picture.rows);
+    }
+  }
+}
+
+FeatureRows PictureEncoder::given_features(const Picture& picture) const {
+  const bool wide = model_.tower()->feature_dtype() == DType::f32;
+  std::vector<std::byte> bytes(picture.features->size() * (wide ? 4 : 2));
+  for (std::size_t i = 0; i < picture.features->size(); ++i) {
+    const float value = (*picture.features)[i];
+    const bf16 rounded = to_bf16(value);
+    if (wide) {
+      std::memcpy(bytes.data() + 4 * i, &value, 4);
+    } else {
+      std::memcpy(bytes.data() + 2 * i, &rounded, 2);
+    }
+  }
+  return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+}
+
+void PictureEncoder::begin(const Picture& picture) {
+  const std::int64_t rows = model_.tower()->feature_rows(picture.grid);
+  const std::int64_t columns = model_.tower()->feature_columns();
+  const DType dtype = model_.tower()->feature_dtype();
+  job_ = {.key = picture.key, .grid = picture.grid, .pixels = picture.pixels, .rows = nullptr};
+  job_->rows = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(rows * columns) * dtype_size(dtype));
+  model_.vision_tower().begin({&job_->grid, 1}, *job_->pixels, {dtype, rows, columns, columns, job_->rows->data()});
+}
+
+bool PictureEncoder::work(std::span<const PictureNeed> needs, bool wait) {
+  const Picture* next = nullptr;
+  bool wanted = false;  // the job
+  for (const PictureNeed& need : needs) {
+    for (const Picture& picture : *need.pictures) {
+      if (!is_missing(picture, need.position)) continue;
+      if (next == nullptr) next = &picture;
+      wanted = wanted || (job_ && picture.key == job_->key);
+    }
+  }
+  if (job_ && !wanted) {
+    job_.reset();
+    ++given_up_;
+  }
+  if (next == nullptr) return false;
+  if (wait) {
+    model_.vision_backend().synchronize();
+  } else if (!model_.vision_backend().idle()) {
+    return true;
+  }
+  if (!job_) begin(*next);
+  ++pieces_;
+  if (!model_.vision_tower().advance(piece_)) return true;
+  const FeatureRows rows = job_->rows;
+  cache_.keep(job_->key, rows);
+  bool first = true;
+  for (const PictureNeed& need : needs) {
+    for (Picture& picture : *need.pictures) {
+      if (picture.key != job_->key || !is_missing(picture, need.position)) continue;
+      picture.rows = rows;
+      ++(first ? encoded_ : reused_);
+      first = false;
+    }
+  }
+  job_.reset();
+  return true;
+}
+
+void PictureEncoder::collect(std::span<const Picture> pictures, std::int64_t first, std::int64_t count,
+                             std::vector<model::FeatureRun>& runs) const {
   const auto begin = static_cast<std::ptrdiff_t>(runs.size());
-  for (Picture& picture : pictures) {
+  for (const Picture& picture : pictures) {
     for (const Picture::Run& run : picture.runs) {
       if (run.first >= first + count || run.first + run.count <= first) continue;
-      if (!picture.rows) picture.rows = features_of(picture);
+      if (!picture.rows) fail_internal("a step with a picture whose features are not there");
       const std::int64_t row_bytes = std::ssize(*picture.rows) / model_.tower()->feature_rows(picture.grid);
       runs.push_back({run.first, run.count, picture.rows->data() + run.row * row_bytes});
     }

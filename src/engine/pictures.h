@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -59,26 +60,57 @@ class FeatureCache {
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
 };
 
-// On the engine's thread: features where a step needs them.
+// From `position` on, the first prompt position whose features are not there; the highest number: all are.
+std::int64_t first_missing(std::span<const Picture> pictures, std::int64_t position);
+
+// The pictures of one sequence, whose first `position` tokens are computed.
+struct PictureNeed {
+  std::vector<Picture>* pictures = nullptr;
+  std::int64_t position = 0;
+};
+
+// On the engine's thread: features of the pictures that sequences need, computed in pieces between steps.
 class PictureEncoder {
  public:
-  PictureEncoder(LoadedModel& model, std::int64_t cache_bytes) : model_(model), cache_(cache_bytes) {}
+  // `piece`: multiplications and additions at a time; 0: some milliseconds of a device's, some tens of the host's.
+  PictureEncoder(LoadedModel& model, std::int64_t cache_bytes, double piece = 0);
 
-  // Appends to `runs`, ascending, what positions [first, first + count) take; computes what is not there yet.
-  void collect(std::vector<Picture>& pictures, std::int64_t first, std::int64_t count,
-               std::vector<model::FeatureRun>& runs);
+  // Fills in rows that are at hand: in the cache, or given with the request.
+  void look_up(const PictureNeed& need);
+
+  // A piece of the first missing picture of the first need that has one. Another that was begun and that no need names
+  // any more is given up. `wait`: for the device to be done with the piece before; else nothing is done while it is busy.
+  // True: a picture is missing, or has just become complete.
+  bool work(std::span<const PictureNeed> needs, bool wait);
+
+  // Appends to `runs`, ascending, what positions [first, first + count) take. Errors (internal): it is not there.
+  void collect(std::span<const Picture> pictures, std::int64_t first, std::int64_t count,
+               std::vector<model::FeatureRun>& runs) const;
   // Lets go of the features of pictures that end before `position`.
   static void release(std::vector<Picture>& pictures, std::int64_t position);
 
   std::int64_t encoded() const { return encoded_; }
   std::int64_t reused() const { return reused_; }
+  std::int64_t pieces() const { return pieces_; }
+  std::int64_t given_up() const { return given_up_; }
 
  private:
-  FeatureRows features_of(const Picture& picture);
+  // The picture under way: what it reads stays here, and where its features go.
+  struct Job {
+    std::string key;
+    model::PatchGrid grid;
+    std::shared_ptr<const std::vector<float>> pixels;
+    std::shared_ptr<std::vector<std::byte>> rows;
+  };
+
+  void begin(const Picture& picture);
+  FeatureRows given_features(const Picture& picture) const;
 
   LoadedModel& model_;
   FeatureCache cache_;
-  std::int64_t encoded_ = 0, reused_ = 0;
+  double piece_;
+  std::optional<Job> job_;
+  std::int64_t encoded_ = 0, reused_ = 0, pieces_ = 0, given_up_ = 0;
 };
 
 }  // namespace m3::engine

@@ -72,6 +72,7 @@ class ProfiledBackend final : public ops::Backend {
   }
   void download(std::span<std::byte> to, const std::byte* from) override { backend_->download(to, from); }
   void synchronize() override { backend_->synchronize(); }
+  bool idle() const override { return backend_->idle(); }
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override { backend_->fill_random(to, fill); }
   // Each operation is timed alone, so that no pass is played whole.
   bool begin_pass(std::uint64_t key) override {

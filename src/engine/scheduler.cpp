@@ -123,6 +123,7 @@ bool Scheduler::begin(Schedulable& item) {
   item.cached_tokens = item.pages.length();
   waiting_.erase(&item);
   run(item);
+  if (on_begin_) on_begin_(item);
   return true;
 }
 
@@ -130,7 +131,7 @@ void Scheduler::decode(Plan& plan, std::int64_t& budget) {
   // Who has to make room stands behind, so this may end early.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Schedulable& item = *running_[i];
-    if (item.pending() != 1 || reserve(item, 1, Need::all, plan) == 0) continue;
+    if (item.pending() != 1 || item.ready() < 1 || reserve(item, 1, Need::all, plan) == 0) continue;
     add_chunk(item, 1, plan);
     --budget;
   }
@@ -139,7 +140,7 @@ void Scheduler::decode(Plan& plan, std::int64_t& budget) {
 void Scheduler::prefill(Plan& plan, std::int64_t& budget) {
   std::vector<Schedulable*> prompts;
   for (Schedulable* item : running_) {
-    if (item->pending() > 1) prompts.push_back(item);
+    if (item->pending() > 1 && item->ready() > 0) prompts.push_back(item);
   }
   for (auto begin = prompts.begin(); begin != prompts.end() && budget > 0;) {
     const auto end = std::find_if(
@@ -153,16 +154,16 @@ void Scheduler::prefill(Plan& plan, std::int64_t& budget) {
 // that they need not wait for a long one; what these leave to the oldest again.
 void Scheduler::share_out(std::span<Schedulable*> prompts, std::int64_t& budget, Plan& plan) {
   Schedulable* oldest = prompts.front();
-  const std::int64_t own = std::min(oldest->pending(), prompts.size() == 1 ? budget : (budget + 1) / 2);
+  const std::int64_t own = std::min(oldest->ready(), prompts.size() == 1 ? budget : (budget + 1) / 2);
   std::int64_t rest = budget - own;
   std::vector<Schedulable*> others(prompts.begin() + 1, prompts.end());
-  std::ranges::stable_sort(others, {}, &Schedulable::pending);
+  std::ranges::stable_sort(others, {}, &Schedulable::ready);
   std::vector<std::pair<Schedulable*, std::int64_t>> shares = {{oldest, 0}};
   for (Schedulable* item : others) {
-    shares.emplace_back(item, std::min(item->pending(), rest));
+    shares.emplace_back(item, std::min(item->ready(), rest));
     rest -= shares.back().second;
   }
-  shares.front().second = std::min(oldest->pending(), own + rest);
+  shares.front().second = std::min(oldest->ready(), own + rest);
   for (const auto& [item, share] : shares) {
     if (item->state != State::running) continue;  // it made room
     const std::int64_t first = item->pages.length();

@@ -3,11 +3,13 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "m3/request.h"
@@ -27,6 +29,7 @@ struct Rank {
 // What the scheduler knows of one sample.
 struct Schedulable {
   explicit Schedulable(kv::PagePool& pool) : pages(pool) {}
+  virtual ~Schedulable() = default;
 
   Rank rank;
   std::vector<TokenId> tokens;  // known: the prompt, then the reply so far
@@ -45,6 +48,8 @@ struct Schedulable {
     return block < std::ssize(block_salts) ? block_salts[static_cast<std::size_t>(block)] : std::string_view();
   }
   std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - pages.length(); }
+  // Of these, the first ones that may be computed now: all, unless something that they need is not there yet.
+  virtual std::int64_t ready() const { return pending(); }
 
   enum class State : std::uint8_t { outside, waiting, running };
   State state = State::outside;  // the scheduler's
@@ -75,6 +80,8 @@ class Scheduler {
  public:
   // `cache` null: no prefix cache.
   Scheduler(const SchedulerLimits& limits, kv::PagePool& pool, kv::PrefixTree* cache);
+  // Called in plan() for whom has begun, or begun again, with pages of what the cache had.
+  void on_begin(std::function<void(Schedulable& item)> look) { on_begin_ = std::move(look); }
 
   void enqueue(Schedulable& item);  // waits its turn
   void remove(Schedulable& item);   // finished or cancelled, wherever it stands; its pages are free
@@ -111,6 +118,7 @@ class Scheduler {
   SchedulerLimits limits_;
   kv::PagePool& pool_;
   kv::PrefixTree* cache_;
+  std::function<void(Schedulable& item)> on_begin_;
   std::vector<Schedulable*> running_;  // by rank
   std::set<Schedulable*, ByRank> waiting_;
   std::int64_t promised_forks_ = 0;  // places that draws of this plan will take

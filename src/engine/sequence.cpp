@@ -68,6 +68,13 @@ Sequence* ActiveRequest::begin_next() {
   return &next;
 }
 
+std::int64_t Sequence::ready() const {
+  const std::int64_t missing = first_missing(request_.pictures, pages.length());
+  if (missing - pages.length() >= pending()) return pending();
+  const std::int64_t before = missing - pages.length();
+  return before < ops::page_tokens ? 0 : before;
+}
+
 Sequence::Sequence(ActiveRequest& request, int sample, const SequenceContext& context)
     : Schedulable(context.pages),
       request_(request),

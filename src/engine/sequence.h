@@ -86,6 +86,9 @@ class Sequence : public Schedulable {
 
   void take_prompt();
 
+  // Up to the first picture whose features are not there; nothing, where that is less than a page.
+  std::int64_t ready() const override;
+
   // Whether the next draw needs fill_mask() before it.
   bool needs_mask() const { return gate_ && gate_->limits(); }
   void fill_mask();

@@ -86,6 +86,10 @@ void Step::collect(const Plan& plan) {
       rows_of_prompts_.push_back(row + static_cast<std::int32_t>(sequence.rows_done - first));
     }
   }
+  for (const Chunk& chunk : plan.chunks) {
+    std::vector<Picture>& pictures = static_cast<Sequence&>(*chunk.item).request().pictures;
+    if (!pictures.empty()) PictureEncoder::release(pictures, chunk.first() + chunk.count);
+  }
   drawn_rows_ = started_rows_ + static_cast<std::int32_t>(rows_.size());
   rows_.insert(rows_.end(), rows_of_prompts_.begin(), rows_of_prompts_.end());
 }
@@ -93,18 +97,13 @@ void Step::collect(const Plan& plan) {
 // A chunk's rows, with the features of the pictures that stand in it.
 std::int32_t Step::add_chunk(Sequence& sequence, std::int64_t first, std::int64_t count) {
   const auto ids = std::span(sequence.tokens).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-  std::vector<Picture>& pictures = sequence.request().pictures;
+  const std::vector<Picture>& pictures = sequence.request().pictures;
   if (pictures.empty()) return batch_.add(ids, first, sequence.pages.pages());
   features_.clear();
-  {
-    const Stopwatch watch(forward_seconds_);
-    pictures_.collect(pictures, first, count, features_);
-  }
+  pictures_.collect(pictures, first, count, features_);
   const auto row_bytes =
       model_.config().hidden_size * static_cast<std::int64_t>(dtype_size(model_.backend().activation_dtype()));
-  const std::int32_t row = batch_.add(ids, first, sequence.pages.pages(), features_, row_bytes);
-  PictureEncoder::release(pictures, first + count);
-  return row;
+  return batch_.add(ids, first, sequence.pages.pages(), features_, row_bytes);
 }
 
 std::vector<Draw>& Step::run(const Plan& plan) {

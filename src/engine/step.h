@@ -26,10 +26,9 @@ struct Draw {
 
 class Step {
  public:
-  Step(LoadedModel& model, std::int64_t feature_cache_bytes)
-      : model_(model), pictures_(model, feature_cache_bytes), next_(model) {}
+  Step(LoadedModel& model, PictureEncoder& pictures) : model_(model), pictures_(pictures), next_(model) {}
 
-  // Every chunk's item is a Sequence. The draws stand in the order of the chunks, valid until the next call.
+  // Every chunk's item is a Sequence; features of the pictures in a chunk are there. The draws stand in the order of the chunks, valid until the next call.
   std::vector<Draw>& run(const Plan& plan);
 
   // Of the last run: spent in operations of the backend, and in reading logits.
@@ -37,7 +36,6 @@ class Step {
   // Of sampling: waited for masks of constraints that were not ready when the logits were.
   double mask_seconds() const { return mask_seconds_; }
   double sampling_seconds() const { return sampling_seconds_; }
-  const PictureEncoder& pictures() const { return pictures_; }
 
  private:
   struct PromptRow {
@@ -59,7 +57,7 @@ class Step {
   void each_row(std::size_t count, const Work& work);
 
   LoadedModel& model_;
-  PictureEncoder pictures_;
+  PictureEncoder& pictures_;
   std::vector<model::FeatureRun> features_;  // of one sequence
   model::RaggedBatch batch_;
   MaskWorker masks_;

@@ -269,6 +269,7 @@ Trace trace(LoadedModel& model, const TraceOptions& options) {
     if (!sequence.extend(static_cast<std::int64_t>(ids.size()))) fail_internal("trace: the pool ran out of pages");
     batch.clear();
     features.clear();
+    encoder.look_up({&pictures, first});
     encoder.collect(pictures, first, static_cast<std::int64_t>(ids.size()), features);
     batch.add(ids, first, sequence.pages(), features, row_bytes);
     return ops::read_back(model.backend(), model.forward(batch, rows, use, forward), buffer);

@@ -18,20 +18,40 @@ std::int64_t repeated_stride(std::int64_t pages) {
   return std::max(least_stride, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(pages))));
 }
 
+// Of the arrays; features follow.
+std::int64_t array_bytes(const ops::Limits& limits) {
+  const std::int64_t pages = (limits.context + ops::page_tokens - 1) / ops::page_tokens;
+  return 4 *
+         (3 * aligned(limits.tokens) + 2 * aligned(limits.sequences + 1) + aligned(limits.logits_rows) +
+          aligned(limits.sequences * repeated_stride(pages)) + aligned(limits.feature_rows > 0 ? limits.tokens : 0));
+}
+
 }  // namespace
 
-std::int64_t BatchUpload::bytes(const ops::Limits& limits) {
-  const std::int64_t pages = (limits.context + ops::page_tokens - 1) / ops::page_tokens;
-  return 4 * (3 * aligned(limits.tokens) + 2 * aligned(limits.sequences + 1) + aligned(limits.logits_rows) +
-              aligned(limits.sequences * repeated_stride(pages)));
+std::int64_t BatchUpload::bytes(const ops::Limits& limits, DType activation) {
+  return array_bytes(limits) + limits.feature_rows * limits.hidden * static_cast<std::int64_t>(dtype_size(activation));
+}
+
+// The numbers of rows go with the arrays, the rows behind them.
+void BatchUpload::add_features(ops::Backend& backend, const ops::Batch& host, ops::Batch& batch) {
+  const std::int32_t rows = *std::max_element(host.feature_rows, host.feature_rows + host.tokens) + 1;
+  if (rows > limits_.feature_rows)
+    fail_internal("a batch with {} rows of features, planned for {}", rows, limits_.feature_rows);
+  const auto begin = static_cast<std::int64_t>(packed_.size());
+  packed_.insert(packed_.end(), host.feature_rows, host.feature_rows + host.tokens);
+  packed_.resize(static_cast<std::size_t>(begin + aligned(host.tokens)));
+  batch.feature_rows = reinterpret_cast<const std::int32_t*>(memory_) + begin;
+  std::byte* to = memory_ + array_bytes(limits_);
+  const auto row_bytes = limits_.hidden * static_cast<std::int64_t>(dtype_size(backend.activation_dtype()));
+  backend.upload(to, {host.features, static_cast<std::size_t>(rows * row_bytes)});
+  batch.features = to;
 }
 
 BatchUpload::Uploaded BatchUpload::upload(ops::Backend& backend, const ops::Batch& host_batch,
                                           std::span<const std::int32_t> logits_rows, bool repeatable) {
   const ops::Batch& host = host_batch;
-  if (host.features != nullptr) fail_internal("pictures on a backend whose memory is a device's");
   if (host.index_page_table != host.page_table) fail_internal("index-K that is resident elsewhere");
-  repeatable = repeatable && host.longest_query == 1 && host.tokens == host.sequences;
+  repeatable = repeatable && host.longest_query == 1 && host.tokens == host.sequences && host.features == nullptr;
   const std::int64_t stride =
       repeatable ? repeated_stride(host.page_table_stride) : std::int64_t{host.page_table_stride};
 
@@ -58,6 +78,7 @@ BatchUpload::Uploaded BatchUpload::upload(ops::Backend& backend, const ops::Batc
   }
   up.batch.page_table = up.batch.index_page_table = reinterpret_cast<const std::int32_t*>(memory_) + table;
   up.batch.page_table_stride = static_cast<std::int32_t>(stride);
+  if (host.features != nullptr) add_features(backend, host, up.batch);
   if (repeatable) {
     up.batch.longest_context = static_cast<std::int32_t>(stride) * ops::page_tokens;
     up.key = std::uint64_t{1} << 63 | static_cast<std::uint64_t>(host.tokens) << 32 |
@@ -66,8 +87,8 @@ BatchUpload::Uploaded BatchUpload::upload(ops::Backend& backend, const ops::Batc
   } else {
     up.batch.host = &host_batch;
   }
-  if (std::ssize(packed_) * 4 > bytes(limits_))
-    fail_internal("a batch of {} words, planned for {} bytes", packed_.size(), bytes(limits_));
+  if (std::ssize(packed_) * 4 > array_bytes(limits_))
+    fail_internal("a batch of {} words, planned for {} bytes", packed_.size(), array_bytes(limits_));
   backend.upload(memory_, std::as_bytes(std::span(packed_)));
   return up;
 }

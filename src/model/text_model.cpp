@@ -113,7 +113,7 @@ void TextModel::bind_workspace(std::span<std::byte> workspace, const ops::Limits
   at_.routing.expert_ids = ints(tokens * limits.experts_per_token);
   at_.routing.expert_weights = reinterpret_cast<float*>(
       carver.take(tokens * limits.experts_per_token * static_cast<std::int64_t>(sizeof(float))));
-  if (!backend_->has_host_memory()) upload_.bind(carver.take(BatchUpload::bytes(limits)), limits);
+  if (!backend_->has_host_memory()) upload_.bind(carver.take(BatchUpload::bytes(limits, dtype)), limits);
   const std::int64_t backend_bytes = backend_->workspace_bytes(limits);
   std::byte* rest = carver.take(backend_bytes);
   if (carver.used() > static_cast<std::int64_t>(workspace.size())) {
@@ -127,7 +127,7 @@ std::int64_t TextModel::workspace_bytes(const ops::Limits& limits) const {
   const std::int64_t row =
       word * (3 * limits.hidden + limits.widest_linear + (2 * limits.query_heads + limits.kv_heads) * head_dim) +
       4 * (rotary_dim + limits.kv_heads * limits.topk_blocks + 2 * limits.experts_per_token);
-  const std::int64_t batch = backend_->has_host_memory() ? 0 : BatchUpload::bytes(limits);
+  const std::int64_t batch = backend_->has_host_memory() ? 0 : BatchUpload::bytes(limits, backend_->activation_dtype());
   return limits.tokens * row + batch + backend_->workspace_bytes(limits) + 16 * 64;  // 13 pieces, each rounded up to 64
 }
 

@@ -17,6 +17,8 @@ struct BackendOptions {
   // cuda: a row's results do not depend on its batch, bit for bit (split counts from the context alone). The others are
   // always so.
   bool deterministic = false;
+  // cuda: work that may take long and gives way to that of other backends on the device, as they come.
+  bool background = false;
 };
 
 // Errors: an unknown name (lists the known), "cuda" in a program or on a machine without it (says which), fp32 numerics elsewhere than on scalar, a machine without AVX2 asked

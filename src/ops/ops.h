@@ -181,6 +181,7 @@ struct Limits {
   std::int64_t experts_per_token = 0;
   std::int64_t topk_blocks = 0;
   std::int64_t vocab = 0;
+  std::int64_t feature_rows = 0;  // rows of pictures' features in a batch
   // Of the vision operations; 0 where none runs.
   std::int64_t vision_rows = 0;     // rows of one call
   std::int64_t vision_columns = 0;  // the widest input of a linear
@@ -232,6 +233,8 @@ class Backend {
   // After all operations called so far; waits.
   virtual void download(std::span<std::byte> to, const std::byte* from) = 0;
   virtual void synchronize() = 0;
+  // Whether all operations called so far have ended, without waiting.
+  virtual bool idle() const { return true; }
   // Bytes made where they lie, the same by every backend: weights at true sizes that nobody could store.
   virtual void fill_random(std::span<std::byte> to, const RandomFill& fill) = 0;
 

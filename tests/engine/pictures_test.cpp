@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
+#include <future>
 #include <limits>
 #include <map>
 
 #include "src/base/error.h"
 #include "src/checkpoint/seeded_weights.h"
+#include "src/ops/backends.h"
 #include "tests/support/small_engine.h"
 
 namespace m3 {
@@ -66,6 +70,10 @@ std::vector<Request> mixed_requests() {
   return requests;
 }
 
+// The largest picture of these tests is four blocks: eight pieces for each.
+constexpr model::VisionBlocks small_blocks = {.rows = 64, .pixel_rows = 64, .operations = 1};
+constexpr std::int64_t large_pieces = 4 * (1 + 2 * 3 + 1);
+
 void expect_equal(const Reply& reply, const Reply& expected, const std::string& what) {
   EXPECT_EQ(reply.finish, FinishReason::length) << what << ": " << reply.error;
   EXPECT_EQ(reply.ids, expected.ids) << what;
@@ -95,7 +103,9 @@ TEST(Pictures, CompanyChunksAndCachesChangeNothing) {
       {.vision = true},
       {.step_tokens = 37, .vision = true},
       {.step_tokens = 24, .sequences = 3, .pages = 8, .vision = true, .feature_cache_bytes = 3000},  // evicts
-      {.prefix_cache = false, .vision = true}};
+      {.prefix_cache = false, .vision = true},
+      {.step_tokens = 37, .vision = true, .feature_cache_bytes = 0, .picture_piece = 1, .vision_blocks = small_blocks},
+      {.vision = true, .picture_piece = 3e7, .vision_blocks = small_blocks}};
   for (std::size_t o = 0; o < many.size(); ++o) {
     const auto engine = small_engine(many[o]);
     for (int round = 0; round < 2; ++round) {  // the second finds what the first left in the caches
@@ -128,6 +138,213 @@ TEST(Pictures, TheJudgeSeesThemToo) {
   const std::vector<std::vector<Reply>> expected = alone(requests, "scalar");
   const auto engine = small_engine({.device = "scalar", .step_tokens = 9, .sequences = 2, .vision = true});
   expect_equal(run_all(*engine, requests).of(0), expected[0][0], "scalar");
+}
+
+// The tower's weights, pixels and features on a device, which is slow with it: every third look finds it done.
+TEST(Pictures, ADeviceSeesThemToo) {
+  const std::vector<Request> requests = mixed_requests();
+  const std::vector<std::vector<Reply>> expected = alone(requests, "scalar");
+  test::DeviceJudge::Counts counts;
+  counts.slow = 2;
+  const std::vector<SmallOptions> many = {
+      {.device = "walled", .counts = &counts, .vision = true},
+      {.device = "walled", .counts = &counts, .step_tokens = 37, .vision = true, .feature_cache_bytes = 0},
+      {.device = "walled",
+       .counts = &counts,
+       .step_tokens = 24,
+       .sequences = 3,
+       .pages = 8,
+       .vision = true,
+       .feature_cache_bytes = 3000,
+       .picture_piece = 1,
+       .vision_blocks = small_blocks}};
+  for (std::size_t o = 0; o < many.size(); ++o) {
+    const auto engine = small_engine(many[o]);
+    for (int round = 0; round < 2; ++round) {
+      const Replies replies = run_all(*engine, requests);
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        for (int sample = 0; sample < requests[i].samples; ++sample) {
+          expect_equal(replies.of(i, sample), expected[i][static_cast<std::size_t>(sample)],
+                       fmt::format("options {}, round {}, request {}, sample {}", o, round, i, sample));
+        }
+      }
+    }
+    EXPECT_EQ(engine->statistics().pages_used, 0);
+  }
+  EXPECT_GT(counts.pictures, 6);
+  EXPECT_GT(counts.of_drawn, 0);
+}
+
+// On a machine with a GPU; with one order of summation, as small_engine() asks for it.
+TEST(Pictures, CompanyAndChunksChangeNothingOnCuda) {
+  if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const std::vector<Request> requests = mixed_requests();
+  const std::vector<std::vector<Reply>> expected = alone(requests, "cuda");
+  const std::vector<SmallOptions> many = {
+      {.device = "cuda", .vision = true},
+      {.device = "cuda", .step_tokens = 37, .vision = true, .feature_cache_bytes = 0},
+      {.device = "cuda", .step_tokens = 24, .sequences = 3, .pages = 8, .vision = true, .feature_cache_bytes = 3000},
+      {.device = "cuda", .vision = true, .picture_piece = 1, .vision_blocks = small_blocks}};
+  for (std::size_t o = 0; o < many.size(); ++o) {
+    const auto engine = small_engine(many[o]);
+    for (int round = 0; round < 2; ++round) {
+      const Replies replies = run_all(*engine, requests);
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        for (int sample = 0; sample < requests[i].samples; ++sample) {
+          expect_equal(replies.of(i, sample), expected[i][static_cast<std::size_t>(sample)],
+                       fmt::format("options {}, round {}, request {}, sample {}", o, round, i, sample));
+        }
+      }
+    }
+  }
+}
+
+// bf16 between operations on both sides: features agree as two sums of one bf16 model do.
+TEST(Pictures, FeaturesOnCudaAreTheJudges) {
+  if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const auto features = [](const std::string& device, std::int64_t h, std::int64_t w) {
+    const auto model = test::small_model({.device = device, .vision = true});
+    const Media shown = picture(1, h, w, 5);
+    const std::vector<std::byte> bytes = model->picture_features({1, h, w}, *shown.pixels);
+    const bool wide = model->tower()->feature_dtype() == DType::f32;
+    std::vector<float> values(bytes.size() / (wide ? 4 : 2));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = wide ? reinterpret_cast<const float*>(bytes.data())[i]
+                       : to_float(reinterpret_cast<const bf16*>(bytes.data())[i]);
+    }
+    return values;
+  };
+  for (const auto& [h, w] : {std::pair{2, 2}, std::pair{16, 16}, std::pair{6, 34}}) {
+    const std::vector<float> judged = features("scalar", h, w), ours = features("cuda", h, w);
+    ASSERT_EQ(ours.size(), judged.size());
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < judged.size(); ++i) {
+      difference += (double{ours[i]} - judged[i]) * (double{ours[i]} - judged[i]);
+      size += double{judged[i]} * judged[i];
+    }
+    EXPECT_LT(std::sqrt(difference / size), 0.02) << h << " x " << w;
+  }
+}
+
+// Lets the engine's thread take steps once it is opened.
+class Gate {
+ public:
+  std::function<void(std::int64_t)> hook(std::function<void()> then = {}) {
+    return [opened = opened_, then = std::move(then)](std::int64_t) {
+      opened.wait();
+      if (then) then();
+    };
+  }
+  void open() { promise_.set_value(); }
+
+ private:
+  std::promise<void> promise_;
+  std::shared_future<void> opened_ = promise_.get_future().share();
+};
+
+TEST(Pictures, TextDoesNotWaitForALargeOne) {
+  const std::vector<Request> requests = {request_with({picture(1, 16, 16, 1)}, 20, 1, 3), request_with({}, 30, 2, 10)};
+  for (const std::string device : {"auto", "walled"}) {
+    const std::vector<std::vector<Reply>> expected = alone(requests, device == "auto" ? "auto" : "scalar");
+    test::DeviceJudge::Counts counts;
+    Gate gate;
+    const auto engine = small_engine({.device = device,
+                                      .counts = &counts,
+                                      .vision = true,
+                                      .before_step = gate.hook(),
+                                      .picture_piece = 1,
+                                      .vision_blocks = small_blocks});
+    Statistics at_end;  // of the text
+    Replies replies;
+    engine->submit(requests[0], replies.sink(0));
+    engine->submit(requests[1], [&, sink = replies.sink(1)](const Event& event) {
+      if (event.finish != FinishReason::none) at_end = engine->statistics();
+      sink(event);
+    });
+    gate.open();
+    replies.wait(requests);
+    EXPECT_EQ(at_end.media_encoded, 0) << device << ": the picture was whole before the text";
+    EXPECT_GE(at_end.media_pieces, 8) << device;
+    EXPECT_LE(at_end.media_pieces, 14) << device;
+    EXPECT_EQ(engine->statistics().media_pieces, large_pieces + (device == "walled" ? 4 : 0)) << device;
+    for (std::size_t i = 0; i < requests.size(); ++i) expect_equal(replies.of(i), expected[i][0], device);
+  }
+}
+
+TEST(Pictures, AnInterruptedOneStops) {
+  const std::vector<Request> requests = {request_with({picture(1, 16, 16, 1)}, 20, 1, 3)};
+  const std::vector<Request> other = {request_with({picture(1, 16, 14, 2)}, 20, 2, 3)};
+  for (const std::string device : {"auto", "walled"}) {
+    const std::vector<std::vector<Reply>> expected = alone(other, device == "auto" ? "auto" : "scalar");
+    test::DeviceJudge::Counts counts;
+    Gate gate;
+    std::atomic<engine::LocalEngine*> running = nullptr;
+    std::atomic<RequestId> id = 0;
+    int steps = 0;
+    const auto engine = small_engine({.device = device,
+                                      .counts = &counts,
+                                      .vision = true,
+                                      .before_step = gate.hook([&] {
+                                        if (++steps == 5) running.load()->cancel(id);
+                                      }),
+                                      .picture_piece = 1,
+                                      .vision_blocks = small_blocks});
+    running = engine.get();
+    Replies replies;
+    id = engine->submit(requests[0], replies.sink(0));
+    gate.open();
+    replies.wait(requests);
+    EXPECT_EQ(replies.of(0).finish, FinishReason::cancelled);
+    EXPECT_EQ(engine->statistics().media_pieces, 5) << device;
+    EXPECT_EQ(engine->statistics().media_encoded, 0) << device;
+    expect_equal(run_all(*engine, other).of(0), expected[0][0], device);
+    EXPECT_EQ(engine->statistics().media_given_up, 1) << device;
+    EXPECT_EQ(engine->statistics().media_encoded, 1) << device;
+  }
+}
+
+// Both are there before the first piece.
+TEST(Pictures, TwoRequestsShareTheWork) {
+  const Media shown = picture(1, 16, 16, 1);
+  const std::vector<Request> requests = {request_with({shown}, 20, 1, 3), request_with({shown}, 50, 2, 3)};
+  const std::vector<std::vector<Reply>> expected = alone(requests, "auto");
+  Gate gate;
+  const auto engine = small_engine({.vision = true,
+                                    .feature_cache_bytes = 0,
+                                    .before_step = gate.hook(),
+                                    .picture_piece = 1,
+                                    .vision_blocks = small_blocks});
+  Replies replies;
+  for (std::size_t i = 0; i < 2; ++i) engine->submit(requests[i], replies.sink(i));
+  gate.open();
+  replies.wait(requests);
+  for (std::size_t i = 0; i < 2; ++i) expect_equal(replies.of(i), expected[i][0], std::to_string(i));
+  EXPECT_EQ(engine->statistics().media_encoded, 1);
+  EXPECT_EQ(engine->statistics().media_reused, 1);
+  EXPECT_EQ(engine->statistics().media_pieces, large_pieces);
+}
+
+// Text of more than a page before a picture is read while the picture is being seen.
+TEST(Pictures, LongTextBeforeOneIsReadMeanwhile) {
+  const std::vector<Request> requests = {request_with({picture(1, 16, 16, 1)}, 300, 1, 3)};
+  const std::vector<std::vector<Reply>> expected = alone(requests, "auto");
+  std::int64_t read = -1;  // tokens, when the third piece is about to begin
+  std::atomic<engine::LocalEngine*> running = nullptr;
+  Gate gate;
+  int steps = 0;
+  const auto engine = small_engine({.vision = true,
+                                    .before_step = gate.hook([&] {
+                                      if (++steps == 3) read = running.load()->statistics().prefilled_tokens;
+                                    }),
+                                    .picture_piece = 1,
+                                    .vision_blocks = small_blocks});
+  running = engine.get();
+  Replies replies;
+  engine->submit(requests[0], replies.sink(0));
+  gate.open();
+  replies.wait(requests);
+  expect_equal(replies.of(0), expected[0][0], "long text");
+  EXPECT_EQ(read, 300);
 }
 
 TEST(Pictures, ThePrefixCacheTellsThemApart) {

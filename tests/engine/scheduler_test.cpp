@@ -21,7 +21,9 @@ struct Job : Schedulable {
     // Each job's ids are its own.
     tokens.assign(static_cast<std::size_t>(prompt), static_cast<TokenId>(where.request));
   }
+  std::int64_t ready() const override { return std::clamp<std::int64_t>(known - pages.length(), 0, pending()); }
   std::int64_t prompt, reply;
+  std::int64_t known = std::int64_t{1} << 40;  // tokens that may be computed
   std::int64_t first_token_step = -1, last_step = -1;
   bool done() const { return static_cast<std::int64_t>(tokens.size()) == prompt + reply; }
 };
@@ -41,7 +43,7 @@ class Simulation {
   Plan step() {
     std::vector<Schedulable*> decoding_before;
     for (Schedulable* item : scheduler.running()) {
-      if (item->pending() == 1) decoding_before.push_back(item);
+      if (item->pending() == 1 && item->ready() == 1) decoding_before.push_back(item);
     }
     Plan plan = scheduler.plan();
     std::int64_t total = 0;
@@ -104,6 +106,25 @@ TEST(Scheduler, MixesDecodesAndPromptChunksWithinTheBudget) {
   EXPECT_EQ(plan.chunks[0].count, 1);
   EXPECT_EQ(plan.chunks[1].count, 63);
   simulation.run_all(200);
+}
+
+TEST(Scheduler, WhatIsNotReadyWaitsAndHoldsNobodyUp) {
+  Simulation simulation({.tokens = 64, .sequences = 8}, 64);
+  Job& waits = simulation.add(200, 2);
+  Job& last = simulation.add(30, 2);  // for its last token
+  Job& other = simulation.add(150, 20);
+  waits.known = 40;
+  last.known = 29;
+  for (int i = 0; i < 8; ++i) simulation.step();
+  EXPECT_EQ(waits.pages.length(), 40);
+  EXPECT_EQ(last.pages.length(), 29);
+  EXPECT_EQ(last.pending(), 1);
+  EXPECT_EQ(other.first_token_step, 4);  // 219 tokens in steps of 64
+  EXPECT_GE(std::ssize(other.tokens), 154);
+  while (!other.done()) simulation.step();
+  EXPECT_TRUE(simulation.scheduler.plan().chunks.empty());
+  waits.known = last.known = 1000;
+  simulation.run_all(60);
 }
 
 TEST(Scheduler, ShortPromptsDoNotWaitForALongOneNorStopIt) {

@@ -1,4 +1,4 @@
-// Every text operation of the CUDA backend against the scalar judge, on the GPU of this machine. Fails where there is
+// Every operation of the CUDA backend against the scalar judge, on the GPU of this machine. Fails where there is
 // none. gpu_test [--quick] [--filter NAME] [--deterministic]
 #include <cstdio>
 #include <cstring>
@@ -18,7 +18,7 @@ struct Group {
 
 constexpr Group groups[] = {{"rows", test_rows},     {"linear", test_linear},       {"qkv", test_qkv},
                             {"select", test_select}, {"attention", test_attention}, {"experts", test_experts},
-                            {"sample", test_sample}};
+                            {"sample", test_sample}, {"vision", test_vision}};
 
 }  // namespace
 
@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
       options.filter = argv[++i];
     } else {
       std::fprintf(stderr,
-                   "gpu_test [--quick] [--deterministic] [--filter rows|linear|qkv|select|attention|experts|sample]\n");
+                   "gpu_test [--quick] [--deterministic] "
+                   "[--filter rows|linear|qkv|select|attention|experts|sample|vision]\n");
       return 2;
     }
   }

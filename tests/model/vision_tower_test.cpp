@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "src/base/error.h"
+#include "tests/support/device_judge.h"
 #include "tests/support/golden_case.h"
 #include "tests/support/ops_data.h"
 
@@ -14,20 +15,24 @@ namespace {
 
 using test::VisionCase;
 
+struct Where {
+  bool walled = false;  // behind a wall, as a device is
+  std::optional<VisionBlocks> blocks = {};
+};
+
 // A tower of a golden case with its memory.
 class TestTower {
  public:
-  TestTower(const VisionCase& golden, const ops::BackendOptions& options, int threads, std::int64_t patches)
+  TestTower(const VisionCase& golden, const ops::BackendOptions& options, int threads, std::int64_t patches,
+            const Where& where = {})
       : checkpoint_(golden.open()),
         pool_(threads),
-        backend_(ops::make_backend(options, pool_)),
-        tower_(checkpoint_.config(), checkpoint_.vision(), *backend_) {
-    const auto bytes = static_cast<std::size_t>(tower_.workspace_bytes(patches));
-    memory_.resize(bytes + 64);
-    void* start = memory_.data();
-    std::size_t space = memory_.size();
-    std::align(64, bytes, start, space);
-    tower_.bind_workspace({static_cast<std::byte*>(start), bytes}, patches);
+        backend_(make(ops::make_backend(options, pool_), where.walled)),
+        tower_(checkpoint_.config(), checkpoint_.vision(), *backend_,
+               where.blocks.value_or(VisionBlocks::of(*backend_))) {
+    if (tower_.placed_bytes() > 0) tower_.place_weights({}, {});
+    memory_ = backend_->allocate(tower_.workspace_bytes(patches));
+    tower_.bind_workspace(memory_.bytes(), patches);
   }
 
   VisionTower& tower() { return tower_; }
@@ -41,13 +46,28 @@ class TestTower {
     tower_.forward(grids, pixels, out.view());
     return out.values();
   }
+  // The same in pieces of so many operations; counts them.
+  std::vector<float> features_by(double operations, std::span<const PatchGrid> grids, std::span<const float> pixels,
+                                 int& pieces) {
+    std::int64_t rows = 0;
+    for (const PatchGrid& grid : grids) rows += tower_.feature_rows(grid);
+    test::Matrix out(tower_.feature_dtype(), rows, tower_.feature_columns());
+    tower_.begin(grids, pixels, out.view());
+    for (pieces = 1; !tower_.advance(operations); ++pieces) {}
+    return out.values();
+  }
 
  private:
+  static std::unique_ptr<ops::Backend> make(std::unique_ptr<ops::Backend> inner, bool walled) {
+    if (!walled) return inner;
+    return std::make_unique<test::DeviceJudge>(std::move(inner), std::int64_t{1} << 30);
+  }
+
   Checkpoint checkpoint_;
   ThreadPool pool_;
   std::unique_ptr<ops::Backend> backend_;
   VisionTower tower_;
-  std::vector<std::byte> memory_;
+  ops::Memory memory_;
 };
 
 std::vector<PatchGrid> grids_of(const VisionCase& golden) {
@@ -109,6 +129,54 @@ TEST_P(Tower, CompanyPassesAndThreadsChangeNothing) {
       EXPECT_TRUE(std::equal(alone.begin(), alone.end(), whole.begin() + static_cast<std::ptrdiff_t>(at)))
           << test::name_of(options) << ", picture " << i;
       at += alone.size();
+    }
+  }
+}
+
+// On a device's memory: nothing of the host's is handed to an operation, and nothing of the device's is touched here.
+TEST_P(Tower, ADeviceGivesTheSame) {
+  const VisionCase golden(GetParam());
+  const std::vector<PatchGrid> grids = grids_of(golden);
+  for (const ops::BackendOptions& options : test::all_options()) {
+    const std::vector<float> expected = TestTower(golden, options, 2, 1024).features(grids, golden.pixels);
+    std::int64_t most = 0;
+    for (const PatchGrid& grid : grids)
+      most = std::max(most, TestTower(golden, options, 1, 64).tower().segment_patches(grid));
+    for (const std::int64_t patches : {std::int64_t{1024}, most}) {
+      TestTower walled(golden, options, 2, patches, {.walled = true});
+      EXPECT_EQ(walled.features(grids, golden.pixels), expected) << test::name_of(options);
+      TestTower small(golden, options, 2, patches,
+                      {.walled = true, .blocks = VisionBlocks{.rows = 40, .pixel_rows = 24, .operations = 1}});
+      EXPECT_EQ(small.features(grids, golden.pixels), expected) << test::name_of(options) << ", small blocks";
+    }
+  }
+}
+
+TEST_P(Tower, PiecesChangeNothing) {
+  const VisionCase golden(GetParam());
+  const std::vector<PatchGrid> grids = grids_of(golden);
+  for (const ops::BackendOptions& options : test::all_options()) {
+    for (const bool walled : {false, true}) {
+      TestTower tower(golden, options, 2, 1024,
+                      {.walled = walled, .blocks = VisionBlocks{.rows = 64, .pixel_rows = 32, .operations = 1}});
+      const std::vector<float> whole = tower.features(grids, golden.pixels);
+      int each = 0, some = 0, one = 0;
+      EXPECT_EQ(tower.features_by(1, grids, golden.pixels, each), whole) << test::name_of(options);
+      EXPECT_EQ(tower.features_by(3e7, grids, golden.pixels, some), whole) << test::name_of(options);
+      EXPECT_EQ(tower.features_by(1e18, grids, golden.pixels, one), whole) << test::name_of(options);
+      EXPECT_GT(each, 20);
+      EXPECT_GT(each, some);
+      EXPECT_GT(some, one);
+      if (!walled) {
+        EXPECT_EQ(one, 1);
+      }
+      // Given up in the middle for another.
+      test::Matrix unused(tower.tower().feature_dtype(), tower.tower().feature_rows(grids[0]),
+                          tower.tower().feature_columns());
+      const auto first = static_cast<std::size_t>(grids[0].patches() * tower.tower().pixel_columns());
+      tower.tower().begin({grids.data(), 1}, std::span(golden.pixels).first(first), unused.view());
+      for (int i = 0; i < 5; ++i) tower.tower().advance(1);
+      EXPECT_EQ(tower.features(grids, golden.pixels), whole) << test::name_of(options);
     }
   }
 }

@@ -90,6 +90,10 @@ void DeviceJudge::check(const ops::Batch& batch) const {
   for (const std::int32_t* table : {batch.page_table, batch.index_page_table}) {
     check(table, sequences * batch.page_table_stride * 4, "batch");
   }
+  if (batch.features != nullptr) {
+    check(batch.feature_rows, tokens * 4, "batch");
+    check(batch.features, 1, "batch");
+  }
   if (batch.longest_query <= 0 || batch.longest_context <= 0) fail_internal("a batch without bounds");
   if ((batch.host == nullptr) != (recording_ != nullptr))
     fail_internal("a batch's host arrays in a recorded pass only");
@@ -168,6 +172,7 @@ void DeviceJudge::embed(const ops::Batch& batch, const WeightMatrix& table, cons
   check(batch);
   check(table, "embed");
   check(residual, "embed");
+  if (recording_ != nullptr && batch.features != nullptr) fail_internal("features in a pass that is recorded");
   if (previous != nullptr) check(previous, 4, "embed");
   operate([=, this] {
     ++counts_->passes;
@@ -291,31 +296,57 @@ void DeviceJudge::copy_pages(const ops::PagePart& part, std::span<const std::int
   operate([=, this] { inner_->copy_pages(part, from, to); });
 }
 
-namespace {
+void DeviceJudge::operate_slowly(Operation operation) {
+  operate(std::move(operation));
+  busy_ = counts_->slow;
+}
 
-[[noreturn]] void refuse_vision() { fail_internal("an operation of the vision tower on a device"); }
+void DeviceJudge::patch_embed(const ops::Tensor& pixels, const WeightMatrix& weight, const ops::Tensor& out) {
+  for (const ops::Tensor* tensor : {&pixels, &out}) check(*tensor, "patch_embed");
+  check(weight, "patch_embed");
+  ++counts_->pictures;
+  operate_slowly([=, this] { inner_->patch_embed(pixels, weight, out); });
+}
 
-}  // namespace
+void DeviceJudge::vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
+                                      const ops::Tensor& table) {
+  check(table, "vision_rotary_table");
+  operate_slowly([=, this] { inner_->vision_rotary_table(positions, inv_freq, table); });
+}
 
-void DeviceJudge::patch_embed(const ops::Tensor&, const WeightMatrix&, const ops::Tensor&) { refuse_vision(); }
-void DeviceJudge::vision_rotary_table(std::span<const std::int32_t>, std::span<const float>, const ops::Tensor&) {
-  refuse_vision();
+void DeviceJudge::layer_norm(const ops::Tensor& residual, const ops::Tensor& delta, const ops::LayerNormWeight& norm,
+                             const ops::Tensor& normed) {
+  for (const ops::Tensor* tensor : {&residual, &delta, &normed}) check(*tensor, "layer_norm");
+  for (const std::span<const float>& values : {norm.weight, norm.bias}) check(values, "layer_norm");
+  operate_slowly([=, this] { inner_->layer_norm(residual, delta, norm, normed); });
 }
-void DeviceJudge::layer_norm(const ops::Tensor&, const ops::Tensor&, const ops::LayerNormWeight&, const ops::Tensor&) {
-  refuse_vision();
+
+void DeviceJudge::linear_bias(const ops::Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias,
+                              const ops::Tensor& out) {
+  for (const ops::Tensor* tensor : {&x, &out}) check(*tensor, "linear_bias");
+  for (const WeightMatrix& weight : weights) check(weight, "linear_bias");
+  check(bias, "linear_bias");
+  operate_slowly([=, this] { inner_->linear_bias(x, weights, bias, out); });
 }
-void DeviceJudge::linear_bias(const ops::Tensor&, std::span<const WeightMatrix>, std::span<const float>,
-                              const ops::Tensor&) {
-  refuse_vision();
+
+void DeviceJudge::vision_qkv_finish(const ops::VisionHeads& args, const ops::Tensor& packed, const ops::Tensor& table) {
+  for (const ops::Tensor* tensor : {&packed, &table}) check(*tensor, "vision_qkv_finish");
+  operate_slowly([=, this] { inner_->vision_qkv_finish(args, packed, table); });
 }
-void DeviceJudge::vision_qkv_finish(const ops::VisionHeads&, const ops::Tensor&, const ops::Tensor&) {
-  refuse_vision();
+
+void DeviceJudge::attend_segments(const ops::VisionHeads& args, const ops::Tensor& packed,
+                                  std::span<const std::int32_t> segment_begin, std::int64_t first_row,
+                                  const ops::Tensor& out) {
+  for (const ops::Tensor* tensor : {&packed, &out}) check(*tensor, "attend_segments");
+  operate_slowly([=, this] { inner_->attend_segments(args, packed, segment_begin, first_row, out); });
 }
-void DeviceJudge::attend_segments(const ops::VisionHeads&, const ops::Tensor&, std::span<const std::int32_t>,
-                                  std::int64_t, const ops::Tensor&) {
-  refuse_vision();
+
+void DeviceJudge::gelu_mlp(const ops::Tensor& hidden, const ops::GeluMlpWeights& weights, const ops::Tensor& out) {
+  for (const ops::Tensor* tensor : {&hidden, &out}) check(*tensor, "gelu_mlp");
+  for (const WeightMatrix* weight : {&weights.fc1, &weights.fc2}) check(*weight, "gelu_mlp");
+  for (const std::span<const float>& bias : {weights.fc1_bias, weights.fc2_bias}) check(bias, "gelu_mlp");
+  operate_slowly([=, this] { inner_->gelu_mlp(hidden, weights, out); });
 }
-void DeviceJudge::gelu_mlp(const ops::Tensor&, const ops::GeluMlpWeights&, const ops::Tensor&) { refuse_vision(); }
 
 std::function<std::unique_ptr<ops::Backend>(std::unique_ptr<ops::Backend>)> wall(DeviceJudge::Counts* counts,
                                                                                  std::int64_t memory_bytes) {

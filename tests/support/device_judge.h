@@ -21,7 +21,9 @@ class DeviceJudge final : public ops::Backend {
     int of_drawn = 0;              // of them, with tokens from where a draw left them
     int synchronized = 0;
     std::int64_t downloaded_bytes = 0;
+    int pictures = 0;    // patches embedded: calls
     bool marks = false;  // to be set: the device tells the times of operations
+    int slow = 0;        // to be set: so many times after an operation of the tower, idle() says no
   };
 
   // `counts` may be null; else it must outlive the judge.
@@ -37,7 +39,11 @@ class DeviceJudge final : public ops::Backend {
   void upload(std::byte* to, std::span<const std::byte> from) override;
   void upload(std::span<const ops::Transfer> transfers, const std::function<void(std::int64_t)>& progress) override;
   void download(std::span<std::byte> to, const std::byte* from) override;
-  void synchronize() override { ++counts_->synchronized; }
+  void synchronize() override {
+    ++counts_->synchronized;
+    busy_ = 0;
+  }
+  bool idle() const override { return busy_ == 0 || busy_-- == 0; }
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override;
   bool begin_pass(std::uint64_t key) override;
   void end_pass() override;
@@ -78,7 +84,6 @@ class DeviceJudge final : public ops::Backend {
   void copy_pages(const ops::PagePart& part, std::span<const std::int32_t> from,
                   std::span<const std::int32_t> to) override;
 
-  // Not a device's yet.
   void patch_embed(const ops::Tensor& pixels, const WeightMatrix& weight, const ops::Tensor& out) override;
   void vision_rotary_table(std::span<const std::int32_t> positions, std::span<const float> inv_freq,
                            const ops::Tensor& table) override;
@@ -98,6 +103,7 @@ class DeviceJudge final : public ops::Backend {
   void protect(bool open);
   // Runs with the memory open; recorded where a pass is.
   void operate(Operation operation);
+  void operate_slowly(Operation operation);  // of the tower
   void check(const void* data, std::int64_t bytes, const char* what) const;
   void check(const ops::Tensor& tensor, const char* what) const;
   void check(const WeightMatrix& weight, const char* what) const;
@@ -115,6 +121,7 @@ class DeviceJudge final : public ops::Backend {
   std::map<std::uint64_t, std::vector<Operation>> passes_;
   std::vector<Operation>* recording_ = nullptr;
   int marks_ = 0;
+  mutable int busy_ = 0;
 };
 
 // LoadedModelOptions::wrap for a walled device of so much memory.

@@ -55,6 +55,7 @@ std::shared_ptr<engine::LoadedModel> small_model(const SmallOptions& options) {
   load.threads = 2;
   load.max_model_len = options.context;
   load.vision_patches = options.vision ? 256 : 0;
+  load.vision_blocks = options.vision_blocks;
   load.max_batched_tokens = options.step_tokens;
   load.max_sequences = engine::running_limit(options.sequences, options.step_tokens);
   load.max_logits_rows = engine::logits_rows(options.sequences, options.step_tokens);
@@ -74,6 +75,7 @@ std::unique_ptr<engine::LocalEngine> small_engine(const SmallOptions& options) {
                                  .max_queued_requests = options.queued,
                                  .enable_prefix_caching = options.prefix_cache,
                                  .feature_cache_bytes = options.feature_cache_bytes,
+                                 .picture_piece = options.picture_piece,
                                  .before_step = options.before_step});
 }
 

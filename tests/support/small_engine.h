@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct SmallOptions {
   std::int64_t queued = 1024;
   bool vision = false;  // a tower with two layers; placeholders are 310 (image) and 311 (video)
   std::int64_t feature_cache_bytes = std::int64_t{1} << 20;
+  double picture_piece = 0;  // as LocalEngineOptions has it
+  std::optional<model::VisionBlocks> vision_blocks = {};
   std::function<void(std::int64_t step)> before_step = {};
 };
 

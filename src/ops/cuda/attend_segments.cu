@@ -13,7 +13,8 @@ constexpr int steps = vision_head_dim / 16;
 constexpr int row_words = vision_head_dim / 2;
 constexpr int stride_words = row_words + 4;  // neighbouring rows meet other banks
 
-// A block takes 64 consecutive rows of one head and walks through all keys that any of them sees.
+// A block takes 64 consecutive rows of one head and walks through the segments that hold them, each from its first key
+// on, so that a row's sums do not depend on its neighbours.
 // Lane 4g + j of a warp holds, of scores, rows g and g + 8 at keys 8n + 2j, + 1; of the result, dimensions 16c + 4j … + 3.
 __global__ void __launch_bounds__(128) attend_segments_sm80(const __grid_constant__ VisionAttendArgs args) {
   __shared__ __align__(16) std::uint32_t keys[tile_keys][stride_words];
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(128) attend_segments_sm80(const __grid_constan
   const auto first_row = static_cast<int>(args.first_row);
   const int last = min(tile + tile_rows, args.rows) - 1;
   const int begin = segment_of_row(args, first_row + tile).begin;
-  const int end = segment_of_row(args, first_row + last).end;
+  const int all = segment_of_row(args, first_row + last).end;
   const int width = args.heads * vision_head_dim;
 
   int row[2];
@@ -50,7 +51,9 @@ __global__ void __launch_bounds__(128) attend_segments_sm80(const __grid_constan
   float highest[2] = {no_score, no_score};
   float sum[2] = {0, 0};
   float acc[steps][2][4] = {};
-  for (int first = begin; first < end; first += tile_keys) {
+  int end = begin;
+  for (int first = begin; first < all; first = min(first + tile_keys, end)) {
+    if (first == end) end = segment_of_row(args, first).end;
     __syncthreads();  // the tile before is read
     for (int i = thread; i < tile_keys * (row_words / 4); i += 128) {
       const int key = i / (row_words / 4);
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(128) attend_segments_sm80(const __grid_constan
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = first + 8 * n + 2 * j + i % 2;
-        const bool sees = key >= seen[i / 2].begin && key < seen[i / 2].end;
+        const bool sees = key >= seen[i / 2].begin && key < min(end, seen[i / 2].end);
         scores[n][i] = sees ? scores[n][i] * scale : no_score;
         now[i / 2] = fmaxf(now[i / 2], scores[n][i]);
       }

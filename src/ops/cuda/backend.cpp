@@ -46,7 +46,10 @@ CudaBackend::CudaBackend(const BackendOptions& options) : deterministic_(options
   check(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
   device_name_ = fmt::format("{}, {} multiprocessors, sm_{}{}", properties.name, properties.multiProcessorCount,
                              properties.major, properties.minor);
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? lowest : highest),
+        "creating a stream");
   check(cudaEventCreateWithFlags(&sampled_event_, cudaEventDisableTiming), "creating an event");
 }
 
@@ -96,6 +99,13 @@ void CudaBackend::download(std::span<std::byte> to, const std::byte* from) {
 }
 
 void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_), "waiting for the GPU"); }
+
+bool CudaBackend::idle() const {
+  const cudaError_t state = cudaStreamQuery(stream_);
+  if (state == cudaErrorNotReady) return false;
+  check(state, "asking the GPU whether it is done");
+  return true;
+}
 
 void CudaBackend::fill_random(std::span<std::byte> to, const RandomFill& fill) { cuda::fill_random(to, fill, stream_); }
 
@@ -150,6 +160,8 @@ std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
 }
 
 std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
+  const std::int64_t vision = vision_scratch_bytes(limits);
+  if (limits.tokens == 0) return persistent_bytes(limits) + vision + 64;
   const std::int64_t select = 4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context);
   std::int64_t attend =
       attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context, limits.topk_blocks);
@@ -159,7 +171,7 @@ std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
                                                 limits.context)});
   }
   return persistent_bytes(limits) +
-         std::max({select, attend, matmul_scratch_bytes(limits), experts_scratch_bytes(limits)}) + 64;
+         std::max({select, attend, matmul_scratch_bytes(limits), experts_scratch_bytes(limits), vision}) + 64;
 }
 
 void CudaBackend::bind_workspace(std::span<std::byte> workspace, const Limits& limits) {

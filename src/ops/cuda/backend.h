@@ -59,6 +59,7 @@ class CudaBackend final : public Backend {
   void upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) override;
   void download(std::span<std::byte> to, const std::byte* from) override;
   void synchronize() override;
+  bool idle() const override;
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override;
   bool begin_pass(std::uint64_t key) override;
   void end_pass() override;
@@ -127,6 +128,7 @@ class CudaBackend final : public Backend {
                               std::int64_t columns, Arena& arena);
   void multiply(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias, Store store,
                 const Tensor& out, std::span<const std::int32_t> row_ids, const char* what);
+  const std::int32_t* place_segments(std::span<const std::int32_t> segment_begin);
   const ExpertTable& table_of(std::span<const MlpWeights> experts);
   void run_experts(const Tensor& hidden, const Routing& routing, int first, const ExpertTable* table,
                    const MlpWeights* shared, float scaling, const Activation& activation, const Tensor& out);
@@ -135,6 +137,7 @@ class CudaBackend final : public Backend {
 
   std::int64_t matmul_scratch_bytes(const Limits& limits) const;
   std::int64_t experts_scratch_bytes(const Limits& limits) const;
+  std::int64_t vision_scratch_bytes(const Limits& limits) const;
   std::int64_t persistent_bytes(const Limits& limits) const;
 
   cudaStream_t stream_ = nullptr;
@@ -154,7 +157,9 @@ class CudaBackend final : public Backend {
   std::size_t results_size_ = 0;
   Staging staging_;
   Marks marks_;
-  DeviceBuffer sample_lists_, page_lists_[2];
+  DeviceBuffer sample_lists_, page_lists_[2], segment_list_;
+  std::vector<std::int32_t> segments_;  // what segment_list_ holds, there
+  const std::byte* segments_at_ = nullptr;
   std::map<const MlpWeights*, std::unique_ptr<ExpertTable>> tables_;
   std::map<std::uint64_t, Recording> recordings_;
   std::uint64_t recording_ = 0;  // key of the pass being recorded

@@ -100,14 +100,6 @@ __global__ void experts_combine_sm80(const __grid_constant__ CombineArgs args) {
   args.out[token * args.stride + column] = narrow_bf16(sum);
 }
 
-__global__ void gelu_sm80(const std::uint16_t* x, std::int64_t count, std::uint16_t* y) {
-  wait_for_previous();
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  const float value = widen_bf16(x[i]);
-  y[i] = narrow_bf16(value * (0.5f * erfcf(value * -0.70710678118654752f)));
-}
-
 // A block a row.
 __global__ void __launch_bounds__(256)
     quantise_rows_sm80(const std::uint16_t* x, std::int64_t stride, int columns, std::uint16_t* out, float* scales) {
@@ -150,11 +142,6 @@ cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, co
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((width + 255) / 256));
   return launch(experts_activate_sm80, grid, 256, 0, stream, packed, width, activation.alpha, activation.limit,
                 activation.beta, y);
-}
-
-cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_t* y, cudaStream_t stream) {
-  if (count == 0) return cudaSuccess;
-  return launch(gelu_sm80, static_cast<unsigned>((count + 255) / 256), 256, 0, stream, x, count, y);
 }
 
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {

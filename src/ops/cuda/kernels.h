@@ -189,6 +189,16 @@ cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const S
                           std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream);
 
 // Vision.
+struct PatchEmbedArgs {
+  std::int64_t patches = 0;
+  const float* pixels = nullptr;  // [patches, weight.columns]
+  std::int64_t pixel_stride = 0;
+  WeightMatrix weight;
+  std::int64_t row_bytes = 0, scale_bytes = 0;  // of a row of the weight
+  std::uint16_t* out = nullptr;                 // [patches, weight.rows]
+  std::int64_t out_stride = 0;
+};
+cudaError_t launch_patch_embed(const PatchEmbedArgs& args, cudaStream_t stream);
 
 // out [rows, heads · 80] <- attention of rows first_row … first_row + rows - 1 of packed [P, 3 · heads · 80] = q | k | v
 // over the segments that hold them: segment s is rows segment_begin[s] … segment_begin[s + 1] - 1. Rows of packed and
@@ -209,6 +219,7 @@ struct VisionAttendArgs {
 cudaError_t launch_vision_attend(const VisionAttendArgs& args, cudaStream_t stream);
 cudaError_t launch_vision_rotary_table(const std::int32_t* positions, int rows, const float* inv_freq, float* table,
                                        std::int64_t stride, cudaStream_t stream);
+// Rows of packed at 16 bytes.
 cudaError_t launch_vision_qkv_finish(std::uint16_t* packed, std::int64_t stride, int rows, int heads,
                                      const float* table, std::int64_t table_stride, cudaStream_t stream);
 

@@ -123,23 +123,6 @@ __global__ void __launch_bounds__(128) qkv_finish_any_sm80(const __grid_constant
   store_cache(args.pages.index_k, key_page, 0, slot, 1.0f, lane, row);
 }
 
-// Pairs (i, i + 39) of the first 78 of 80 dimensions; a warp a head.
-__global__ void __launch_bounds__(128) vision_qkv_finish_sm80(std::uint16_t* packed, std::int64_t stride, int heads,
-                                                              const float* table, std::int64_t table_stride) {
-  wait_for_previous();
-  const int head = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / warp_size;
-  if (head >= heads) return;
-  std::uint16_t* x = packed + blockIdx.y * stride + head * vision_head_dim;
-  const float* cosine = table + blockIdx.y * table_stride;
-  const float* sine = cosine + vision_rotary_pairs;
-  for (int i = static_cast<int>(threadIdx.x) % warp_size; i < vision_rotary_pairs; i += warp_size) {
-    const float a = widen_bf16(x[i]);
-    const float b = widen_bf16(x[i + vision_rotary_pairs]);
-    x[i] = narrow_bf16(a * cosine[i] - b * sine[i]);
-    x[i + vision_rotary_pairs] = narrow_bf16(b * cosine[i] + a * sine[i]);
-  }
-}
-
 }  // namespace
 
 cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream) {
@@ -147,13 +130,6 @@ cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream) {
   const int heads = args.query_heads + 2 * args.kv_heads + args.index_heads + (args.index_heads > 0 ? 1 : 0);
   const dim3 grid(static_cast<unsigned>((heads + 3) / 4), static_cast<unsigned>(args.batch.tokens));
   return launch(qkv_finish_any_sm80, grid, 128, 0, stream, args, heads);
-}
-
-cudaError_t launch_vision_qkv_finish(std::uint16_t* packed, std::int64_t stride, int rows, int heads,
-                                     const float* table, std::int64_t table_stride, cudaStream_t stream) {
-  if (rows == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>((2 * heads + 3) / 4), static_cast<unsigned>(rows));
-  return launch(vision_qkv_finish_sm80, grid, 128, 0, stream, packed, stride, 2 * heads, table, table_stride);
 }
 
 }  // namespace m3::ops::cuda

@@ -189,7 +189,7 @@ void add_trace_command(CLI::App& app) {
   command.add_option("--positions", options->positions, "all, or 0,5,… (default: the last)");
   command.add_option("--tensors", options->tensors,
                      "Names or families, separated by commas (default: logits,block_ids,expert_ids,expert_weights)");
-  command.add_option("--backend", options->backend, "scalar, cpu or cuda")->capture_default_str();
+  command.add_option("--backend,--device", options->backend, "scalar, cpu or cuda")->capture_default_str();
   command.add_option("--numerics", options->numerics, "bf16, or fp32 (no bf16 rounding; scalar only)")
       ->capture_default_str();
   command.add_option("--chunk", options->chunk, "Tokens of one forward pass");

@@ -251,9 +251,9 @@ TEST(Pictures, TextDoesNotWaitForALargeOne) {
     const auto engine = small_engine({.device = device,
                                       .counts = &counts,
                                       .vision = true,
-                                      .before_step = gate.hook(),
                                       .picture_piece = 1,
-                                      .vision_blocks = small_blocks});
+                                      .vision_blocks = small_blocks,
+                                      .before_step = gate.hook()});
     Statistics at_end;  // of the text
     Replies replies;
     engine->submit(requests[0], replies.sink(0));
@@ -284,11 +284,11 @@ TEST(Pictures, AnInterruptedOneStops) {
     const auto engine = small_engine({.device = device,
                                       .counts = &counts,
                                       .vision = true,
+                                      .picture_piece = 1,
+                                      .vision_blocks = small_blocks,
                                       .before_step = gate.hook([&] {
                                         if (++steps == 5) running.load()->cancel(id);
-                                      }),
-                                      .picture_piece = 1,
-                                      .vision_blocks = small_blocks});
+                                      })});
     running = engine.get();
     Replies replies;
     id = engine->submit(requests[0], replies.sink(0));
@@ -311,9 +311,9 @@ TEST(Pictures, TwoRequestsShareTheWork) {
   Gate gate;
   const auto engine = small_engine({.vision = true,
                                     .feature_cache_bytes = 0,
-                                    .before_step = gate.hook(),
                                     .picture_piece = 1,
-                                    .vision_blocks = small_blocks});
+                                    .vision_blocks = small_blocks,
+                                    .before_step = gate.hook()});
   Replies replies;
   for (std::size_t i = 0; i < 2; ++i) engine->submit(requests[i], replies.sink(i));
   gate.open();
@@ -332,12 +332,10 @@ TEST(Pictures, LongTextBeforeOneIsReadMeanwhile) {
   std::atomic<engine::LocalEngine*> running = nullptr;
   Gate gate;
   int steps = 0;
-  const auto engine = small_engine({.vision = true,
-                                    .before_step = gate.hook([&] {
-                                      if (++steps == 3) read = running.load()->statistics().prefilled_tokens;
-                                    }),
-                                    .picture_piece = 1,
-                                    .vision_blocks = small_blocks});
+  const auto engine =
+      small_engine({.vision = true, .picture_piece = 1, .vision_blocks = small_blocks, .before_step = gate.hook([&] {
+                      if (++steps == 3) read = running.load()->statistics().prefilled_tokens;
+                    })});
   running = engine.get();
   Replies replies;
   engine->submit(requests[0], replies.sink(0));

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/launch.cuh"
@@ -62,80 +64,91 @@ __global__ void __launch_bounds__(norm_threads) add_norm_any_sm80(const __grid_c
   }
 }
 
-constexpr int vector_threads = 256;
-constexpr int vector_chunks = 8;  // of eight columns, a thread
+// The same where rows are made of chunks of 16 bytes, a chunk a thread: the block reads the next row while it adds up
+// this one's squares. Weights stay in registers; they are on their way before the kernel ahead has ended.
+constexpr int most_chunks = 1024;
 
-// The same where rows are made of chunks of 16 bytes: rows of up to 256 · 64 columns.
+// Sum over the block's warps, in one fixed order. `shared` [32] of the call before the last may be reused.
+__device__ float row_sum(float value, float* shared, int warps) {
+  value = warp_sum(value);
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  if (lane == 0) shared[threadIdx.x / warp_size] = value;
+  __syncthreads();
+  return warp_sum(lane < warps ? shared[lane] : 0.0f);
+}
+
 template <bool Layer>
-__global__ void __launch_bounds__(vector_threads) add_norm_vector_sm80(const __grid_constant__ AddNormArgs args) {
-  __shared__ float shared[vector_threads / warp_size];
+__global__ void __launch_bounds__(most_chunks) add_norm_chunks_sm80(const __grid_constant__ AddNormArgs args) {
+  __shared__ float shared[4][warp_size];
   const int thread = static_cast<int>(threadIdx.x);
-  const int chunks = args.columns / 8;
-  float weight[8];  // of the first chunk: a constant, on its way before the kernel ahead has ended
-  const bool early = args.normed != nullptr && thread < chunks;
-  for (int k = 0; k < 8; ++k) weight[k] = early ? args.weight[thread * 8 + k] : 0.0f;
+  const int warps = static_cast<int>(blockDim.x) / warp_size;
+  const bool mine = thread * 8 < args.columns;
+  float weight[8] = {}, bias[8] = {};
+  if (mine && args.normed != nullptr) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      weight[k] = args.weight[thread * 8 + k];
+      if constexpr (Layer) bias[k] = args.bias[thread * 8 + k];
+      if (!Layer && args.gemma) weight[k] = 1.0f + weight[k];
+    }
+  }
+  const auto count = static_cast<float>(args.columns);
   wait_for_previous();
-  const std::int64_t row = blockIdx.x;
-  auto* const x = reinterpret_cast<uint4*>(args.residual + row * args.residual_stride);
-  const auto* const delta = reinterpret_cast<const uint4*>(args.delta + row * args.delta_stride);
-  float values[vector_chunks][8];
-  float sum = 0, squares = 0;
-#pragma unroll
-  for (int i = 0; i < vector_chunks; ++i) {
-    const int chunk = i * vector_threads + thread;
-    if (chunk >= chunks) continue;
-    const uint4 in = x[chunk];
-    const std::uint32_t pairs[4] = {in.x, in.y, in.z, in.w};
-#pragma unroll
-    for (int k = 0; k < 4; ++k) values[i][2 * k] = low_bf16(pairs[k]), values[i][2 * k + 1] = high_bf16(pairs[k]);
+  uint4 x = {0, 0, 0, 0}, delta = {0, 0, 0, 0};
+  const auto load = [&](std::int64_t row) {
+    if (!mine || row >= args.rows) return;
+    x = *reinterpret_cast<const uint4*>(args.residual + row * args.residual_stride + thread * 8);
     if (args.delta != nullptr) {
-      const uint4 add = delta[chunk];
-      const std::uint32_t others[4] = {add.x, add.y, add.z, add.w};
+      delta = *reinterpret_cast<const uint4*>(args.delta + row * args.delta_stride + thread * 8);
+    }
+  };
+  load(blockIdx.x);
+  int turn = 0;
+  for (std::int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
+    const std::uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+    float values[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) values[2 * k] = low_bf16(pairs[k]), values[2 * k + 1] = high_bf16(pairs[k]);
+    if (args.delta != nullptr) {
+      const std::uint32_t others[4] = {delta.x, delta.y, delta.z, delta.w};
       std::uint32_t sums[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        sums[k] = pack_bf16(values[i][2 * k] + low_bf16(others[k]), values[i][2 * k + 1] + high_bf16(others[k]));
-        values[i][2 * k] = low_bf16(sums[k]), values[i][2 * k + 1] = high_bf16(sums[k]);
+        sums[k] = pack_bf16(values[2 * k] + low_bf16(others[k]), values[2 * k + 1] + high_bf16(others[k]));
+        values[2 * k] = low_bf16(sums[k]), values[2 * k + 1] = high_bf16(sums[k]);
       }
-      x[chunk] = uint4{sums[0], sums[1], sums[2], sums[3]};
+      if (mine) {
+        *reinterpret_cast<uint4*>(args.residual + row * args.residual_stride + thread * 8) =
+            uint4{sums[0], sums[1], sums[2], sums[3]};
+      }
     }
+    load(row + gridDim.x);
+    if (args.normed == nullptr) continue;
+    float mean = 0, squares = 0;
+    if constexpr (Layer) {
+      float sum = 0;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      sum += values[i][k];
-      squares += values[i][k] * values[i][k];
+      for (int k = 0; k < 8; ++k) sum += values[k];
+      mean = row_sum(sum, shared[2 + turn], warps) / count;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) values[k] -= mean;
     }
-  }
-  if (args.normed == nullptr) return;
-  const auto count = static_cast<float>(args.columns);
-  float mean = 0;
-  if constexpr (Layer) {
-    mean = block_sum(sum, shared, vector_threads / warp_size) / count;
-    squares = 0;
+    if (mine) {
 #pragma unroll
-    for (int i = 0; i < vector_chunks; ++i) {
-      if (i * vector_threads + thread >= chunks) continue;
-#pragma unroll
-      for (int k = 0; k < 8; ++k) squares += (values[i][k] - mean) * (values[i][k] - mean);
+      for (int k = 0; k < 8; ++k) squares += values[k] * values[k];
     }
-  }
-  const float r = inverse_root(block_sum(squares, shared, vector_threads / warp_size) / count + args.eps);
-  auto* const y = reinterpret_cast<uint4*>(args.normed + row * args.normed_stride);
-#pragma unroll
-  for (int i = 0; i < vector_chunks; ++i) {
-    const int chunk = i * vector_threads + thread;
-    if (chunk >= chunks) continue;
+    const float r = inverse_root(row_sum(squares, shared[turn], warps) / count + args.eps);
+    turn ^= 1;
+    if (!mine) continue;
     float out[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float w = i == 0 ? weight[k] : args.weight[chunk * 8 + k];
-      if constexpr (Layer) {
-        out[k] = ((values[i][k] - mean) * r) * w + args.bias[chunk * 8 + k];
-      } else {
-        out[k] = (values[i][k] * r) * (args.gemma ? 1.0f + w : w);
-      }
+      out[k] = (values[k] * r) * weight[k];
+      if constexpr (Layer) out[k] += bias[k];
     }
-    y[chunk] = uint4{pack_bf16(out[0], out[1]), pack_bf16(out[2], out[3]), pack_bf16(out[4], out[5]),
-                     pack_bf16(out[6], out[7])};
+    *reinterpret_cast<uint4*>(args.normed + row * args.normed_stride + thread * 8) =
+        uint4{pack_bf16(out[0], out[1]), pack_bf16(out[2], out[3]), pack_bf16(out[4], out[5]),
+              pack_bf16(out[6], out[7])};
   }
 }
 
@@ -146,10 +159,13 @@ bool in_chunks(const void* data, std::int64_t stride) {
 template <bool Layer>
 cudaError_t launch_rows(const AddNormArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return cudaSuccess;
-  if (args.columns % 8 == 0 && args.columns <= vector_threads * vector_chunks * 8 &&
-      in_chunks(args.residual, args.residual_stride) && in_chunks(args.delta, args.delta_stride) &&
-      in_chunks(args.normed, args.normed_stride)) {
-    return launch(add_norm_vector_sm80<Layer>, static_cast<unsigned>(args.rows), vector_threads, 0, stream, args);
+  if (args.columns % 8 == 0 && args.columns <= most_chunks * 8 && in_chunks(args.residual, args.residual_stride) &&
+      in_chunks(args.delta, args.delta_stride) && in_chunks(args.normed, args.normed_stride)) {
+    const int threads = (args.columns / 8 + warp_size - 1) / warp_size * warp_size;
+    // As many blocks as run at once.
+    const int most = processor_count() * std::max(1, 2048 / threads);
+    return launch(add_norm_chunks_sm80<Layer>, static_cast<unsigned>(std::min(args.rows, most)),
+                  static_cast<unsigned>(threads), 0, stream, args);
   }
   if (args.columns > norm_threads * 32) return cudaErrorInvalidValue;
   return launch(add_norm_any_sm80<Layer>, static_cast<unsigned>(args.rows), norm_threads, 0, stream, args);

@@ -162,7 +162,9 @@ std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
 std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
   const std::int64_t vision = vision_scratch_bytes(limits);
   if (limits.tokens == 0) return persistent_bytes(limits) + vision + 64;
-  const std::int64_t select = 4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context);
+  const std::int64_t select = std::max(4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context),
+                                       select_prefill_workspace_bytes_sm90(limits.tokens, limits.sequences,
+                                                                           static_cast<int>(limits.kv_heads)));
   std::int64_t attend =
       attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context, limits.topk_blocks);
   if (!deterministic_) {
@@ -204,6 +206,8 @@ const T* CudaBackend::stage(std::span<const T> values, DeviceBuffer& to) {
   upload(device, std::as_bytes(values));
   return reinterpret_cast<const T*>(device);
 }
+
+template const std::int32_t* CudaBackend::stage(std::span<const std::int32_t>, DeviceBuffer&);
 
 void CudaBackend::copy_pages(const PagePart& part, std::span<const std::int32_t> from,
                              std::span<const std::int32_t> to) {

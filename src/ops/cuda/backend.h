@@ -157,7 +157,7 @@ class CudaBackend final : public Backend {
   std::size_t results_size_ = 0;
   Staging staging_;
   Marks marks_;
-  DeviceBuffer sample_lists_, page_lists_[2], segment_list_;
+  DeviceBuffer sample_lists_, page_lists_[2], segment_list_, dropped_list_;
   std::vector<std::int32_t> segments_;  // what segment_list_ holds, there
   const std::byte* segments_at_ = nullptr;
   std::map<const MlpWeights*, std::unique_ptr<ExpertTable>> tables_;

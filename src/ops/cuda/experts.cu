@@ -100,6 +100,60 @@ __global__ void experts_combine_sm80(const __grid_constant__ CombineArgs args) {
   args.out[token * args.stride + column] = narrow_bf16(sum);
 }
 
+// The same where rows are made of chunks of eight columns: a chunk a thread.
+__global__ void __launch_bounds__(256)
+    experts_activate_chunks_sm80(const std::uint16_t* packed, std::int64_t chunks, int width, float alpha, float limit,
+                                 float beta, std::uint16_t* y) {
+  wait_for_previous();
+  const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (chunk >= chunks) return;
+  const std::int64_t row = chunk / (width / 8);
+  const auto column = static_cast<int>(chunk % (width / 8)) * 8;
+  const std::uint16_t* from = packed + row * 2 * width + column;
+  const uint4 gate = *reinterpret_cast<const uint4*>(from);
+  const uint4 up = *reinterpret_cast<const uint4*>(from + width);
+  const std::uint32_t gates[4] = {gate.x, gate.y, gate.z, gate.w}, ups[4] = {up.x, up.y, up.z, up.w};
+  std::uint32_t out[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    out[k] = pack_bf16(activate(low_bf16(gates[k]), low_bf16(ups[k]), alpha, limit, beta),
+                       activate(high_bf16(gates[k]), high_bf16(ups[k]), alpha, limit, beta));
+  }
+  *reinterpret_cast<uint4*>(y + row * width + column) = uint4{out[0], out[1], out[2], out[3]};
+}
+
+constexpr int most_combined = 8;
+
+// Four columns a thread; the slots' parts are on their way together.
+__global__ void __launch_bounds__(256)
+    experts_combine_chunks_sm80(const __grid_constant__ CombineArgs args, std::int64_t chunks) {
+  wait_for_previous();
+  const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (chunk >= chunks) return;
+  const std::int64_t token = chunk / (args.columns / 4);
+  const auto column = static_cast<int>(chunk % (args.columns / 4)) * 4;
+  float4 parts[most_combined];
+#pragma unroll
+  for (int slot = 0; slot < most_combined; ++slot) {
+    parts[slot] = float4{0, 0, 0, 0};
+    if (slot >= args.per_token) continue;
+    const std::int64_t pair = token * args.per_token + slot;
+    const int group = args.expert_ids[pair] - args.first;
+    if (group < 0 || group >= args.count) continue;
+    parts[slot] = *reinterpret_cast<const float4*>(args.parts + pair * args.columns + column);
+  }
+  float4 shared = {0, 0, 0, 0};
+  if (args.shared != nullptr) shared = *reinterpret_cast<const float4*>(args.shared + token * args.columns + column);
+  float4 sum = {0, 0, 0, 0};
+#pragma unroll
+  for (int slot = 0; slot < most_combined; ++slot) {
+    sum.x += parts[slot].x, sum.y += parts[slot].y, sum.z += parts[slot].z, sum.w += parts[slot].w;
+  }
+  sum.x += shared.x, sum.y += shared.y, sum.z += shared.z, sum.w += shared.w;
+  *reinterpret_cast<uint2*>(args.out + token * args.stride + column) =
+      uint2{pack_bf16(sum.x, sum.y), pack_bf16(sum.z, sum.w)};
+}
+
 // A block a row.
 __global__ void __launch_bounds__(256)
     quantise_rows_sm80(const std::uint16_t* x, std::int64_t stride, int columns, std::uint16_t* out, float* scales) {
@@ -123,6 +177,44 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+// The same where rows are made of chunks of eight columns, a chunk a thread: the row is read once.
+__global__ void __launch_bounds__(1024) quantise_rows_chunks_sm80(const std::uint16_t* x, std::int64_t stride,
+                                                                  int columns, std::uint16_t* out, float* scales) {
+  wait_for_previous();
+  __shared__ float highest[warp_size];
+  const int column = static_cast<int>(threadIdx.x) * 8;
+  uint4 in = {0, 0, 0, 0};
+  if (column < columns) in = *reinterpret_cast<const uint4*>(x + blockIdx.x * stride + column);
+  const std::uint32_t pairs[4] = {in.x, in.y, in.z, in.w};
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    largest = fmaxf(largest, fmaxf(fabsf(low_bf16(pairs[k])), fabsf(high_bf16(pairs[k]))));
+  }
+  for (int offset = 16; offset > 0; offset /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, offset));
+  }
+  if (threadIdx.x % warp_size == 0) highest[threadIdx.x / warp_size] = largest;
+  __syncthreads();
+  largest = threadIdx.x % warp_size < blockDim.x / warp_size ? highest[threadIdx.x % warp_size] : 0.0f;
+  for (int offset = 16; offset > 0; offset /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, offset));
+  }
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  if (column >= columns) return;
+  std::uint32_t codes[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    codes[k] = pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pairs[k]) / scale)),
+                         widen_e4m3(narrow_e4m3(high_bf16(pairs[k]) / scale)));
+  }
+  *reinterpret_cast<uint4*>(out + std::int64_t{blockIdx.x} * columns + column) =
+      uint4{codes[0], codes[1], codes[2], codes[3]};
+}
+
+bool on_16_bytes(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+
 }  // namespace
 
 cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertGroups& experts, const GroupLists& lists,
@@ -139,6 +231,11 @@ cudaError_t launch_group_pairs(const Routing& routing, int tokens, const ExpertG
 cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,
                             std::uint16_t* y, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
+  if (width % 8 == 0 && on_16_bytes(packed) && on_16_bytes(y)) {
+    const std::int64_t chunks = std::int64_t{rows} * (width / 8);
+    return launch(experts_activate_chunks_sm80, static_cast<unsigned>((chunks + 255) / 256), 256, 0, stream, packed,
+                  chunks, width, activation.alpha, activation.limit, activation.beta, y);
+  }
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((width + 255) / 256));
   return launch(experts_activate_sm80, grid, 256, 0, stream, packed, width, activation.alpha, activation.limit,
                 activation.beta, y);
@@ -147,6 +244,12 @@ cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, co
 cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return cudaSuccess;
   if (takes_combine_many(args)) return launch_combine_many(args, stream);
+  if (args.columns % 4 == 0 && args.stride % 4 == 0 && args.per_token <= most_combined && on_16_bytes(args.parts) &&
+      on_16_bytes(args.shared) && on_16_bytes(args.out)) {
+    const std::int64_t chunks = std::int64_t{args.tokens} * (args.columns / 4);
+    return launch(experts_combine_chunks_sm80, static_cast<unsigned>((chunks + 255) / 256), 256, 0, stream, args,
+                  chunks);
+  }
   const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((args.columns + 255) / 256));
   return launch(experts_combine_sm80, grid, 256, 0, stream, args);
 }
@@ -154,6 +257,11 @@ cudaError_t launch_combine(const CombineArgs& args, cudaStream_t stream) {
 cudaError_t launch_quantise_rows(const std::uint16_t* x, std::int64_t stride, int rows, int columns, std::uint16_t* out,
                                  float* scales, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
+  if (columns % 8 == 0 && columns <= 8 * 1024 && stride % 8 == 0 && on_16_bytes(x) && on_16_bytes(out)) {
+    const int threads = (columns / 8 + warp_size - 1) / warp_size * warp_size;
+    return launch(quantise_rows_chunks_sm80, static_cast<unsigned>(rows), static_cast<unsigned>(threads), 0, stream, x,
+                  stride, columns, out, scales);
+  }
   return launch(quantise_rows_sm80, static_cast<unsigned>(rows), 256, 0, stream, x, stride, columns, out, scales);
 }
 

@@ -59,23 +59,31 @@ struct QkvFinishArgs {
 };
 cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream);
 
-inline constexpr int max_dropped_blocks = 256;
-
 struct SelectArgs {
   Batch batch;
   int heads = 0, topk = 0, init_blocks = 0, local_blocks = 0;
-  std::int32_t dropped[max_dropped_blocks] = {};
+  const std::int32_t* dropped = nullptr;  // [dropped_count]
   int dropped_count = 0;
+  bool deterministic = false;
   const std::uint16_t* index_q = nullptr;
   std::int64_t stride = 0;
   PagePart index_k;
   std::int32_t* block_ids = nullptr;
   float* scores = nullptr;        // workspace
   std::int64_t score_floats = 0;  // of it
+  unsigned* counters = nullptr;   // zero between calls
+  std::int64_t counters_size = 0;
 };
 // The least that a call takes, and what makes chunks of all tokens unless they are too many.
 std::int64_t select_score_floats(std::int64_t tokens, std::int64_t heads, std::int64_t context);
 cudaError_t launch_select_blocks(const SelectArgs& args, cudaStream_t stream);
+
+// Hopper's own: up to 64 tokens times heads a sequence, in one launch; and prompts.
+bool select_decode_takes_sm90(const SelectArgs& args);
+cudaError_t launch_select_decode_sm90(const SelectArgs& args, cudaStream_t stream);
+bool select_prefill_takes_sm90(const SelectArgs& args);
+cudaError_t launch_select_prefill_sm90(const SelectArgs& args, cudaStream_t stream);
+std::int64_t select_prefill_workspace_bytes_sm90(std::int64_t tokens, std::int64_t sequences, int heads);
 
 struct AttendCall {
   Batch batch;
@@ -106,6 +114,12 @@ inline constexpr int route_segment_tokens = 64;
 bool route_takes_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens);
 cudaError_t launch_route_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens,
                                   float* sums, cudaStream_t stream);
+
+// The same on Hopper, in segments of 384 columns; 0 segments: does not take it.
+inline constexpr int most_route_segments = 16;
+int route_segments_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens);
+cudaError_t launch_route_sums_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens,
+                                   float* sums, cudaStream_t stream);
 
 // Lists of (token, slot) pairs by expert, for matmul.h: pair = token · per_token + slot.
 struct GroupLists {

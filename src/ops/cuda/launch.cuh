@@ -28,6 +28,28 @@ cudaError_t allow_shared(Kernel kernel, int bytes, int& allowed) {
   return error;
 }
 
+// Of the device in use.
+inline int processor_count() {
+  static const int count = [] {
+    int device = 0, processors = 1;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    return processors;
+  }();
+  return count;
+}
+
+inline bool is_hopper() {
+  static const bool hopper = [] {
+    int device = 0, major = 0, minor = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
+           minor == 0;
+  }();
+  return hopper;
+}
+
 inline bool launches_overlap() {
   static const bool overlap = [] {
     int device = 0, major = 0;

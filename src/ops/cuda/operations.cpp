@@ -71,7 +71,8 @@ std::int64_t CudaBackend::matmul_scratch_bytes(const Limits& limits) const {
   arena.take<std::uint16_t>(rows * columns);  // quantised activations
   arena.take<float>(rows);
   arena.take<float>(limits.tokens * limits.experts);  // route
-  arena.take<float>(k_segments * std::min<std::int64_t>(limits.tokens, route_segment_tokens) * limits.experts);
+  arena.take<float>(std::max(k_segments, most_route_segments) *
+                    std::min<std::int64_t>(limits.tokens, route_segment_tokens) * limits.experts);
   return arena.used();
 }
 
@@ -193,17 +194,18 @@ void CudaBackend::select_blocks(const Batch& batch, const SelectBlocks& args, co
   launch.topk = args.topk;
   launch.init_blocks = args.init_blocks;
   launch.local_blocks = args.local_blocks;
-  if (args.dropped.size() > max_dropped_blocks) {
-    fail_usage("{} dropped blocks: the CUDA backend takes {}", args.dropped.size(), max_dropped_blocks);
-  }
-  std::copy(args.dropped.begin(), args.dropped.end(), launch.dropped);
+  // A pass with dropped blocks is never played again (m3 trace), so that the list may be uploaded here.
+  if (!args.dropped.empty()) launch.dropped = stage(args.dropped, dropped_list_);
   launch.dropped_count = static_cast<int>(args.dropped.size());
+  launch.deterministic = deterministic_;
   launch.index_q = halves(index_q);
   launch.stride = index_q.row_stride;
   launch.index_k = pages.index_k;
   launch.block_ids = block_ids;
   launch.scores = reinterpret_cast<float*>(scratch_.data());
   launch.score_floats = std::ssize(scratch_) / 4;
+  launch.counters = counters_;
+  launch.counters_size = counters_size_;
   check(launch_select_blocks(launch, stream_), "select_blocks");
 }
 
@@ -244,7 +246,14 @@ void CudaBackend::route(const Tensor& hidden, const WeightMatrix& gate, std::spa
   auto* logits = arena.take<float>(hidden.rows * experts);
   const auto tokens = static_cast<int>(hidden.rows);
   int segments = 1;
-  if (!gate.quantized_activations && route_takes_segments(gate, halves(hidden), hidden.row_stride, tokens)) {
+  const int hopper_segments = deterministic_ || gate.quantized_activations || experts > 128
+                                  ? 0
+                                  : route_segments_sm90(gate, halves(hidden), hidden.row_stride, tokens);
+  if (hopper_segments > 0) {
+    segments = hopper_segments;
+    logits = arena.take<float>(segments * hidden.rows * experts);
+    check(launch_route_sums_sm90(gate, halves(hidden), hidden.row_stride, tokens, logits, stream_), "route");
+  } else if (!gate.quantized_activations && route_takes_segments(gate, halves(hidden), hidden.row_stride, tokens)) {
     segments = k_segments;
     logits = arena.take<float>(k_segments * hidden.rows * experts);
     check(launch_route_segments(gate, halves(hidden), hidden.row_stride, tokens, logits, stream_), "route");

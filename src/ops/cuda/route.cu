@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// A warp a token: sigmoid, the k highest of p + bias (ties to the lower id, NaN as the lowest), weights p / Σp.
+// A warp a token, of any number of experts: sigmoid, the k highest of p + bias (ties to the lower id, NaN as the lowest), weights p / Σp.
 // `segments` arrays of logits are added in order first.
 __global__ void __launch_bounds__(128)
     route_choose_sm80(float* logits, int segments, float factor, int tokens, int experts, const float* bias,
@@ -128,6 +128,97 @@ __global__ void __launch_bounds__(128)
   }
 }
 
+// Orders scores as integers above 0; NaN is the lowest.
+__device__ std::uint32_t choice_key(float score) {
+  const std::uint32_t bits = __float_as_uint(score != score ? -__builtin_huge_valf() : score + 0.0f);  // -0 ties with 0
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// The same for up to 32 · Held experts, in registers: expert lane + 32 i is a lane's i-th.
+template <int Held, int Segments>
+__global__ void __launch_bounds__(128)
+    route_choose_held_sm80(const float* logits, int segments, float factor, int tokens, int experts, const float* bias,
+                           const __grid_constant__ Routing routing) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int token = static_cast<int>(blockIdx.x) * 4 + static_cast<int>(threadIdx.x) / warp_size;
+  float biases[Held];
+#pragma unroll
+  for (int i = 0; i < Held; ++i) {
+    const int expert = i * warp_size + lane;
+    biases[i] = bias != nullptr && expert < experts ? bias[expert] : 0.0f;
+  }
+  wait_for_previous();
+  if (token >= tokens) return;
+  const float* from = logits + std::int64_t{token} * experts;
+  float p[Held];
+  std::uint32_t keys[Held];
+  if (Segments > 1) {
+    float parts[Held][Segments];
+#pragma unroll
+    for (int i = 0; i < Held; ++i) {
+#pragma unroll
+      for (int s = 0; s < Segments; ++s) {
+        const int expert = i * warp_size + lane;
+        parts[i][s] = s < segments && expert < experts ? from[std::int64_t{s} * tokens * experts + expert] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Held; ++i) {
+      p[i] = 0;
+#pragma unroll
+      for (int s = 0; s < Segments; ++s) p[i] += parts[i][s];
+      p[i] *= factor;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Held; ++i) {
+      const int expert = i * warp_size + lane;
+      p[i] = expert < experts ? from[expert] : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Held; ++i) {
+    p[i] = 1.0f / (1.0f + expf(-p[i]));
+    keys[i] = i * warp_size + lane < experts ? choice_key(p[i] + biases[i]) : 0;
+  }
+  const int k = routing.experts_per_token;
+  int id = 0x7fffffff;  // of the slot that this lane keeps
+  float weight = 0;
+  for (int slot = 0; slot < k; ++slot) {
+    std::uint32_t best = keys[0];
+    int place = 0;
+#pragma unroll
+    for (int i = 1; i < Held; ++i) {
+      if (keys[i] > best) best = keys[i], place = i;  // the lowest of equal ones
+    }
+    const std::uint32_t highest = __reduce_max_sync(all_lanes, best);
+    const auto expert = static_cast<int>(
+        __reduce_min_sync(all_lanes, best == highest ? static_cast<unsigned>(place * warp_size + lane) : 0xffffffffu));
+    const int held = expert / warp_size;
+    float value = 0;
+#pragma unroll
+    for (int i = 0; i < Held; ++i) {
+      if (i != held) continue;
+      value = p[i];
+      if (expert % warp_size == lane) keys[i] = 0;
+    }
+    value = __shfl_sync(all_lanes, value, expert % warp_size);
+    if (lane == slot) id = expert, weight = value;
+  }
+  // Ascending by id; the sum in that order.
+  int rank = 0;
+  for (int i = 0; i < k; ++i) rank += __shfl_sync(all_lanes, id, i) < id ? 1 : 0;
+  float sum = 0;
+  for (int i = 0; i < k; ++i) {
+    const unsigned holder = __ballot_sync(all_lanes, lane < k && rank == i);
+    sum += __shfl_sync(all_lanes, weight, __popc((holder & (0u - holder)) - 1u));
+  }
+  if (lane < k) {
+    routing.expert_ids[std::int64_t{token} * k + rank] = id;
+    routing.expert_weights[std::int64_t{token} * k + rank] = weight / sum;
+  }
+}
+
 }  // namespace
 
 bool route_takes_segments(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens) {
@@ -152,6 +243,14 @@ cudaError_t launch_choose_experts(float* logits, int segments, float factor, int
   if (tokens == 0) return cudaSuccess;
   if (routing.experts_per_token > most_experts_a_token || routing.experts_per_token > experts) {
     return cudaErrorInvalidValue;
+  }
+  if (experts <= 8 * warp_size && (segments <= 8 || (segments <= 16 && experts <= 4 * warp_size))) {
+    const auto kernel = experts > 4 * warp_size ? (segments == 1 ? route_choose_held_sm80<8, 1> : route_choose_held_sm80<8, 8>)
+                        : segments == 1         ? route_choose_held_sm80<4, 1>
+                        : segments <= 8         ? route_choose_held_sm80<4, 8>
+                                                : route_choose_held_sm80<4, 16>;
+    return launch(kernel, static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream, logits, segments, factor, tokens,
+                  experts, bias, routing);
   }
   return launch(route_choose_sm80, static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream, logits, segments, factor,
                 tokens, experts, bias, routing);

@@ -397,7 +397,6 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
   const int g = lane / 4;
   const int j = lane % 4;
   const int warp = t / warp_size;
-  const int tokens_a_tile = 64 / args.heads;
   std::byte* const own_queries = queries + group * Tiles * (64 * 256);
   std::uint64_t q[Tiles];
 #pragma unroll
@@ -455,7 +454,13 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
     const auto advance = [&] {
       if (++stage == stages) stage = 0, phase ^= 1;
     };
-    if constexpr (Tiles == 1) {
+    if (group * Tiles * 64 >= place.tokens * args.heads) {  // no rows of its own
+      for (int i = 0; i < count; ++i) {
+        barrier_wait(&full[stage], phase);
+        release(stage);
+        advance();
+      }
+    } else if constexpr (Tiles == 1) {
       float acc[64];
       for (int i = 0; i < count; ++i) {
         barrier_wait(&full[stage], phase);
@@ -509,7 +514,6 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
     ++tile;
     while (unit < last_unit && plan.unit_begin[tile + 1] == unit) ++tile;
   }
-  (void)tokens_a_tile;
 #endif
 }
 

@@ -7,6 +7,7 @@ namespace m3::ops::cuda {
 
 inline void wait_for_previous() {}
 inline void prefetch_l2(const void*) {}
+inline int processor_count() { return 3; }
 
 template <typename Kernel>
 cudaError_t allow_shared(Kernel kernel, int bytes, int&) {

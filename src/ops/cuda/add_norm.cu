@@ -146,9 +146,8 @@ __global__ void __launch_bounds__(most_chunks) add_norm_chunks_sm80(const __grid
       out[k] = (values[k] * r) * weight[k];
       if constexpr (Layer) out[k] += bias[k];
     }
-    *reinterpret_cast<uint4*>(args.normed + row * args.normed_stride + thread * 8) =
-        uint4{pack_bf16(out[0], out[1]), pack_bf16(out[2], out[3]), pack_bf16(out[4], out[5]),
-              pack_bf16(out[6], out[7])};
+    *reinterpret_cast<uint4*>(args.normed + row * args.normed_stride + thread * 8) = uint4{
+        pack_bf16(out[0], out[1]), pack_bf16(out[2], out[3]), pack_bf16(out[4], out[5]), pack_bf16(out[6], out[7])};
   }
 }
 

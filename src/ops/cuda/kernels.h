@@ -202,6 +202,11 @@ struct SampleRow {
 cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
                           std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream);
 
+// The same by eight blocks of threads a row, on Hopper.
+bool sample_takes_sm90(int vocab);
+cudaError_t launch_sample_sm90(const float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
+                               std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream);
+
 // Vision.
 struct PatchEmbedArgs {
   std::int64_t patches = 0;

@@ -245,10 +245,11 @@ cudaError_t launch_choose_experts(float* logits, int segments, float factor, int
     return cudaErrorInvalidValue;
   }
   if (experts <= 8 * warp_size && (segments <= 8 || (segments <= 16 && experts <= 4 * warp_size))) {
-    const auto kernel = experts > 4 * warp_size ? (segments == 1 ? route_choose_held_sm80<8, 1> : route_choose_held_sm80<8, 8>)
-                        : segments == 1         ? route_choose_held_sm80<4, 1>
-                        : segments <= 8         ? route_choose_held_sm80<4, 8>
-                                                : route_choose_held_sm80<4, 16>;
+    const auto kernel = experts > 4 * warp_size
+                            ? (segments == 1 ? route_choose_held_sm80<8, 1> : route_choose_held_sm80<8, 8>)
+                        : segments == 1 ? route_choose_held_sm80<4, 1>
+                        : segments <= 8 ? route_choose_held_sm80<4, 8>
+                                        : route_choose_held_sm80<4, 16>;
     return launch(kernel, static_cast<unsigned>((tokens + 3) / 4), 128, 0, stream, logits, segments, factor, tokens,
                   experts, bias, routing);
   }

@@ -1,6 +1,7 @@
 #include "src/ops/cuda/device.cuh"
 #include "src/ops/cuda/kernels.h"
 #include "src/ops/cuda/launch.cuh"
+#include "src/ops/cuda/sample_math.cuh"
 
 namespace m3::ops::cuda {
 
@@ -8,35 +9,6 @@ namespace {
 
 constexpr int sample_threads = 1024;
 constexpr int sample_warps = sample_threads / warp_size;
-
-__device__ bool drawable(float logit) { return fabsf(logit) <= 3.402823466e38f; }
-
-// Orders floats as integers; 0 for what cannot be drawn.
-__device__ std::uint32_t key_of(float value) {
-  if (!drawable(value)) return 0;
-  std::uint32_t bits = __float_as_uint(value);
-  if (bits == 0x80000000u) bits = 0;  // -0 ties with 0
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-// Uniform in [0, 1) with 53 random bits: host/sampler's draw (Philox 4x32-10).
-__device__ double uniform_draw(std::uint64_t seed, std::uint32_t sample, std::int64_t position) {
-  std::uint32_t counter[4] = {static_cast<std::uint32_t>(position),
-                              static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), sample, 0};
-  std::uint32_t key[2] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * counter[0];
-    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    const std::uint32_t next[4] = {
-        static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
-        static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
-    for (int i = 0; i < 4; ++i) counter[i] = next[i];
-    key[0] += 0x9E3779B9u;
-    key[1] += 0xBB67AE85u;
-  }
-  const std::uint64_t bits = (std::uint64_t{counter[0]} << 32 | counter[1]) >> 11;
-  return static_cast<double>(bits) * 0x1p-53;
-}
 
 struct Shared {
   std::uint64_t warps[sample_warps];
@@ -94,7 +66,7 @@ __device__ void find_key(const float* logits, int vocab, std::uint64_t wanted, S
     for (int i = static_cast<int>(threadIdx.x); i < 256; i += sample_threads) shared.bins[i] = 0;
     __syncthreads();
     for (int id = static_cast<int>(threadIdx.x); id < vocab; id += sample_threads) {
-      const std::uint32_t key = key_of(logits[id]);
+      const std::uint32_t key = draw_key(logits[id]);
       if (key == 0 || (shift < 24 && key >> (shift + 8) != prefix)) continue;
       const std::uint64_t own = amount(id, key);
       if (own > 0) {
@@ -190,7 +162,7 @@ __global__ void __launch_bounds__(sample_threads)
 
   std::uint64_t best = 0;
   for (int id = thread; id < vocab; id += sample_threads) {
-    const std::uint32_t key = key_of(logits[id]);
+    const std::uint32_t key = draw_key(logits[id]);
     const std::uint64_t rank = std::uint64_t{key} << 32 | (0xffffffffu - static_cast<std::uint32_t>(id));
     if (key != 0 && rank > best) best = rank;
   }
@@ -209,7 +181,7 @@ __global__ void __launch_bounds__(sample_threads)
   std::uint64_t ties = 0;
   if (row.top_k > 0 && row.top_k < vocab) {
     std::uint64_t all = 0;
-    for (int id = thread; id < vocab; id += sample_threads) all += key_of(logits[id]) != 0 ? 1 : 0;
+    for (int id = thread; id < vocab; id += sample_threads) all += draw_key(logits[id]) != 0 ? 1 : 0;
     block_before(all, shared);
     const std::uint64_t drawable_ids = shared.total;
     __syncthreads();
@@ -226,7 +198,7 @@ __global__ void __launch_bounds__(sample_threads)
     std::uint64_t own = 0;
     std::uint64_t tie_amount = 0;
     for (int id = thread; id < vocab; id += sample_threads) {
-      const std::uint32_t key = key_of(logits[id]);
+      const std::uint32_t key = draw_key(logits[id]);
       if (key != 0) own += kept_amount(id, key);
       if (least != 0 && key == least) tie_amount = amount(id);
     }
@@ -245,7 +217,7 @@ __global__ void __launch_bounds__(sample_threads)
       __syncthreads();
       std::uint64_t tie = 0;
       for (int id = thread; id < vocab; id += sample_threads) {  // all ties weigh the same
-        if (key_of(logits[id]) == least) tie = amount(id);
+        if (draw_key(logits[id]) == least) tie = amount(id);
       }
       tie = block_highest(tie, shared);
       const std::uint64_t each = tie > 0 ? tie : 1;
@@ -261,10 +233,10 @@ __global__ void __launch_bounds__(sample_threads)
   const int first = thread * run;
   const int last = min(vocab, first + run);
   std::uint64_t own_ties = 0;
-  for (int id = first; id < last; ++id) own_ties += least != 0 && key_of(logits[id]) == least ? 1 : 0;
+  for (int id = first; id < last; ++id) own_ties += least != 0 && draw_key(logits[id]) == least ? 1 : 0;
   const std::uint64_t ties_before = block_before(own_ties, shared);
   const auto kept = [&](int id, std::uint64_t& seen) -> std::uint64_t {
-    const std::uint32_t key = key_of(logits[id]);
+    const std::uint32_t key = draw_key(logits[id]);
     if (key == 0 || key < least) return 0;
     if (key == least && least != 0 && seen++ >= ties) return 0;
     const float value = weight(id);
@@ -301,6 +273,9 @@ __global__ void __launch_bounds__(sample_threads)
 cudaError_t launch_sample(float* logits, std::int64_t stride, int vocab, const SampleRow* rows, int count,
                           std::uint32_t* counts, std::int32_t* ids, std::uint8_t* finite, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
+  if (sample_takes_sm90(vocab)) {
+    return launch_sample_sm90(logits, stride, vocab, rows, count, counts, ids, finite, stream);
+  }
   return launch(sample_row_sm80, static_cast<unsigned>(count), sample_threads, 0, stream, logits, stride, vocab, rows,
                 counts, ids, finite);
 }

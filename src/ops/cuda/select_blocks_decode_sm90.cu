@@ -8,17 +8,33 @@ namespace {
 
 int blocks_of(std::int64_t context) { return static_cast<int>((context + page_tokens - 1) / page_tokens); }
 
-template <bool Fp8, int Warps, int Stages, int ColumnTiles>
+int blocks_of_threads(const SelectArgs& args) {
+  const std::int64_t blocks = std::int64_t{args.batch.sequences} * blocks_of(args.batch.longest_context);
+  return static_cast<int>(std::clamp<std::int64_t>(blocks, 1, processor_count()));
+}
+
+// Floats of the workspace.
+std::int64_t scores_and_notes(const SelectArgs& args) {
+  const int blocks = blocks_of(args.batch.longest_context);
+  return std::int64_t{args.batch.tokens} * args.heads *
+         (blocks + most_notes(blocks, args.batch.sequences, blocks_of_threads(args)));
+}
+
+template <bool Fp8, int Sets, int Stages, int ColumnTiles>
 cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
-  using Shape = DecodeShape<Fp8, Warps, Stages>;
+  using Shape = DecodeShape<Fp8, Sets, Stages>;
   static int allowed = 0;
-  const auto kernel = select_blocks_decode_sm90<Fp8, Warps, Stages, ColumnTiles>;
+  const auto kernel = select_blocks_decode_sm90<Fp8, Sets, Stages, ColumnTiles>;
   const cudaError_t error = allow_shared(kernel, Shape::shared_bytes, allowed);
   if (error != cudaSuccess) return error;
-  const DecodeCall call{blocks_of(args.batch.longest_context), args.counters};
-  const std::int64_t blocks = std::max<std::int64_t>(1, std::int64_t{args.batch.sequences} * call.blocks);
-  return launch(kernel, static_cast<unsigned>(std::min<std::int64_t>(blocks, processor_count())), Shape::threads,
-                Shape::shared_bytes, stream, args, call);
+  const int groups = blocks_of_threads(args);
+  DecodeCall call{};
+  call.blocks = blocks_of(args.batch.longest_context);
+  call.most_notes = most_notes(call.blocks, args.batch.sequences, groups);
+  call.notes =
+      reinterpret_cast<std::uint32_t*>(args.scores) + std::int64_t{args.batch.tokens} * args.heads * call.blocks;
+  call.counters = args.counters;
+  return launch(kernel, static_cast<unsigned>(groups), Shape::threads, Shape::shared_bytes, stream, args, call);
 }
 
 }  // namespace
@@ -29,15 +45,15 @@ bool select_decode_takes_sm90(const SelectArgs& args) {
          reinterpret_cast<std::uintptr_t>(args.index_q) % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(args.index_k.data) % 16 == 0 && args.index_k.page_bytes % 16 == 0 &&
          args.batch.sequences <= std::min<std::int64_t>(most_decode_sequences, args.counters_size) &&
-         std::int64_t{args.batch.tokens} * args.heads * blocks_of(args.batch.longest_context) <= args.score_floats;
+         scores_and_notes(args) <= args.score_floats;
 }
 
 cudaError_t launch_select_decode_sm90(const SelectArgs& args, cudaStream_t stream) {
   const bool fp8 = args.index_k.dtype == DType::f8_e4m3;
   if (args.batch.longest_query * args.heads <= 8) {
-    return fp8 ? run<true, 8, 6, 1>(args, stream) : run<false, 8, 3, 1>(args, stream);
+    return fp8 ? run<true, 1, 6, 1>(args, stream) : run<false, 1, 3, 1>(args, stream);
   }
-  return fp8 ? run<true, 8, 6, 8>(args, stream) : run<false, 8, 3, 8>(args, stream);
+  return fp8 ? run<true, 1, 6, 8>(args, stream) : run<false, 1, 3, 8>(args, stream);
 }
 
 }  // namespace m3::ops::cuda

@@ -22,7 +22,9 @@ cudaError_t run(const SelectArgs& args, const SelectPlan& plan, cudaStream_t str
   }
   if (error != cudaSuccess) return error;
   const int most_tiles = (args.batch.tokens + plan.tile_tokens - 1) / plan.tile_tokens + args.batch.sequences + 1;
-  return launch(select_blocks_merge_sm90, static_cast<unsigned>(most_tiles) * 4, 256, 0, stream, args, plan);
+  constexpr int blocks_a_tile = groups * tiles;
+  return launch(select_blocks_merge_sm90, static_cast<unsigned>(most_tiles * blocks_a_tile), 256, 0, stream, args, plan,
+                blocks_a_tile);
 }
 
 }  // namespace

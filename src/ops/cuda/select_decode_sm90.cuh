@@ -7,16 +7,20 @@
 // last of a sequence's scores chooses its blocks.
 #pragma once
 
+#include <algorithm>
+
 #include "src/ops/cuda/attention.cuh"
 #include "src/ops/cuda/select_prefill_sm90.cuh"
 
 namespace m3::ops::cuda {
 
-inline constexpr int most_decode_sequences = 1023;
+inline constexpr int most_decode_sequences = 511;
 
 struct DecodeCall {
-  int blocks;         // of a row of scores
-  unsigned* counters;  // [sequences], zero between calls
+  int blocks;            // of a row of scores
+  int most_notes;        // of a row
+  std::uint32_t* notes;  // [rows, most_notes]
+  unsigned* counters;    // [sequences], zero between calls
 };
 
 // What the block wrote before (behind a barrier of its threads) is seen by whoever adds later, and the other way round.
@@ -26,25 +30,31 @@ __device__ inline unsigned add_in_order(unsigned* counter, unsigned value) {
   return before;
 }
 
-// Of scores[from, to) the `wanted` (at most 16) best, ascending by block, ties to the lower; by one warp. Returns how
-// many; entries lie in `keys` and `ids` [16]. `scratch` [64] of each.
-__device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int from, int to, int wanted, std::uint32_t* keys,
-                                    int* ids, std::uint32_t* list_keys, int* list_ids, int lane) {
-  constexpr int held = 16;
-  constexpr int run = held * warp_size;
-  if (wanted <= 0 || to <= from) return 0;
-  std::uint32_t values[held];
-  std::uint32_t own = 0;
-  for (int base = from; base < to; base += run) {
-#pragma unroll
-    for (int i = 0; i < held; ++i) {
-      const int at = base + i * warp_size + lane;
-      values[i] = at < to ? __ldcg(scores + at) : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < held; ++i) own = max(own, values[i]);
+// Up to 64 blocks of one row and their keys, ascending by block.
+struct ShortList {
+  std::uint32_t keys[64];
+  int ids[64];
+};
+
+// A warp's gathering of what is at least as high as `least`: all above it, and of those that tie with it the first
+// `wanted`.
+struct Gathering {
+  std::uint32_t least;
+  int wanted, count, ties;
+  __device__ void add(std::uint32_t key, int id, ShortList& list, int lane) {
+    const unsigned below = (1u << lane) - 1;
+    const unsigned equal = __ballot_sync(all_lanes, key == least);
+    const bool take = key > least || (key == least && ties + __popc(equal & below) < wanted);
+    ties += __popc(equal);
+    const unsigned taken = __ballot_sync(all_lanes, take);
+    const int place = count + __popc(taken & below);
+    if (take && place < 64) list.keys[place] = key, list.ids[place] = id;
+    count += __popc(taken);
   }
-  // At least `wanted` lanes hold something as high as the wanted-th highest lane.
+};
+
+// At least `wanted` lanes hold something as high as the wanted-th highest lane's: that, and at least 1.
+__device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted, int lane) {
   int rank = 0;
 #pragma unroll
   for (int i = 0; i < warp_size; ++i) {
@@ -52,85 +62,164 @@ __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int fr
     rank += other > own || (other == own && i < lane) ? 1 : 0;
   }
   const unsigned holder = __ballot_sync(all_lanes, rank == wanted - 1);
-  const std::uint32_t least = max(1u, __shfl_sync(all_lanes, own, __ffs(static_cast<int>(holder)) - 1));
-  // All above it, and as many of those that tie with it as may be wanted.
-  int count = 0, ties = 0;
-  bool fits = true;
-  const unsigned below = (1u << lane) - 1;
-  for (int base = from; base < to; base += run) {
-    if (to - from > run) {
+  return max(1u, __shfl_sync(all_lanes, own, __ffs(static_cast<int>(holder)) - 1));
+}
+
+// The `wanted` best of the list, still ascending by block, at its front. Returns how many.
+__device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted, int lane) {
+  std::uint32_t key[2];
+  int id[2], rank[2] = {0, 0};
 #pragma unroll
-      for (int i = 0; i < held; ++i) {
-        const int at = base + i * warp_size + lane;
-        values[i] = at < to ? __ldcg(scores + at) : 0;
-      }
-    }
+  for (int h = 0; h < 2; ++h) {
+    const int at = h * warp_size + lane;
+    key[h] = at < count ? list.keys[at] : 0;
+    id[h] = list.ids[at];
+  }
 #pragma unroll
-    for (int i = 0; i < held; ++i) {
-      if (base + i * warp_size >= to) break;
-      bool take = values[i] > least;
-      const unsigned equal = __ballot_sync(all_lanes, values[i] == least);
-      if (values[i] == least) take = ties + __popc(equal & below) < wanted;
-      ties += __popc(equal);
-      const unsigned taken = __ballot_sync(all_lanes, take);
-      const int place = count + __popc(taken & below);
-      if (take && place < 64) list_keys[place] = values[i], list_ids[place] = base + i * warp_size + lane;
-      count += __popc(taken);
+  for (int i = 0; i < warp_size; ++i) {
+    const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);
+    rank[0] += other > key[0] || (other == key[0] && i < lane) ? 1 : 0;
+    rank[1] += other >= key[1] ? 1 : 0;
+  }
+  if (count > warp_size) {
+#pragma unroll
+    for (int i = 0; i < warp_size; ++i) {
+      const std::uint32_t other = __shfl_sync(all_lanes, key[1], i);
+      rank[0] += other > key[0] ? 1 : 0;
+      rank[1] += other > key[1] || (other == key[1] && i < lane) ? 1 : 0;
     }
   }
-  fits = count <= 64;
-  __syncwarp();
   int chosen = 0;
-  if (fits) {
-    std::uint32_t key[2];
-    int id[2], ranks[2] = {0, 0};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int at = h * warp_size + lane;
-      key[h] = at < count ? list_keys[at] : 0;
-      id[h] = at < count ? list_ids[at] : -1;
-    }
-    for (int i = 0; i < count; ++i) {
-      const std::uint32_t other = list_keys[i];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) ranks[h] += other > key[h] || (other == key[h] && i < h * warp_size + lane) ? 1 : 0;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const bool take = key[h] != 0 && ranks[h] < wanted;
-      const unsigned taken = __ballot_sync(all_lanes, take);
-      const int place = chosen + __popc(taken & below);
-      if (take) keys[place] = key[h], ids[place] = id[h];
-      chosen += __popc(taken);
-    }
-  } else {
-    // Many blocks high above the others, all in a few lanes: one after another.
-    std::uint32_t last_key = 0xffffffffu;
-    int last_id = -1;
-    std::uint32_t mine_key = 0;
-    int mine_id = -1;
-    for (int round = 0; round < wanted; ++round) {
-      std::uint32_t best = 0;
-      int best_id = 0x7fffffff;
-      for (int at = from + lane; at < to; at += warp_size) {
-        const std::uint32_t value = __ldcg(scores + at);
-        const bool after = value < last_key || (value == last_key && at > last_id);
-        if (after && value > best) best = value, best_id = at;
-      }
-      const std::uint32_t highest = __reduce_max_sync(all_lanes, best);
-      if (highest == 0) break;
-      last_id = static_cast<int>(
-          __reduce_min_sync(all_lanes, best == highest ? static_cast<unsigned>(best_id) : 0xffffffffu));
-      last_key = highest;
-      if (lane == round) mine_key = last_key, mine_id = last_id;
-      ++chosen;
-    }
-    int smaller = 0;
-    for (int i = 0; i < chosen; ++i) smaller += __shfl_sync(all_lanes, mine_id, i) < mine_id ? 1 : 0;
-    if (lane < chosen) keys[smaller] = mine_key, ids[smaller] = mine_id;
+  for (int h = 0; h < 2; ++h) {
+    const bool take = key[h] != 0 && rank[h] < wanted;
+    const unsigned taken = __ballot_sync(all_lanes, take);
+    const int place = chosen + __popc(taken & ((1u << lane) - 1));
+    if (take) list.keys[place] = key[h], list.ids[place] = id[h];
+    chosen += __popc(taken);
   }
   __syncwarp();
   return chosen;
+}
+
+// The same of scores[from, to) where the list is too short for what is high: one after another.
+__device__ __noinline__ int choose_slowly(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
+                                          int lane) {
+  std::uint32_t last_key = 0xffffffffu, mine_key = 0;
+  int last_id = -1, mine_id = -1, chosen = 0;
+  for (; chosen < wanted; ++chosen) {
+    std::uint32_t best = 0;
+    int best_id = 0x7fffffff;
+    for (int at = from + lane; at < to; at += warp_size) {
+      const std::uint32_t value = __ldcg(scores + at);
+      const bool after = value < last_key || (value == last_key && at > last_id);
+      if (after && value > best) best = value, best_id = at;
+    }
+    last_key = __reduce_max_sync(all_lanes, best);
+    if (last_key == 0) break;
+    last_id =
+        static_cast<int>(__reduce_min_sync(all_lanes, best == last_key ? static_cast<unsigned>(best_id) : 0xffffffffu));
+    if (lane == chosen) mine_key = last_key, mine_id = last_id;
+  }
+  int smaller = 0;
+  for (int i = 0; i < chosen; ++i) smaller += __shfl_sync(all_lanes, mine_id, i) < mine_id ? 1 : 0;
+  if (lane < chosen) list.keys[smaller] = mine_key, list.ids[smaller] = mine_id;
+  __syncwarp();
+  return chosen;
+}
+
+// Of scores[from, to), to - from <= 32 · Held, the `wanted` (at most 16) best, ties to the lower block, into the front of
+// `list`, ascending; by one warp. Returns how many.
+template <int Held>
+__device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
+                                             int lane) {
+  std::uint32_t values[Held];
+#pragma unroll
+  for (int i = 0; i < Held; ++i) {
+    const int at = from + i * warp_size + lane;
+    values[i] = at < to ? __ldcg(scores + at) : 0;
+  }
+  std::uint32_t own = 0;
+#pragma unroll
+  for (int i = 0; i < Held; ++i) own = max(own, values[i]);
+  Gathering gathering{least_of_lanes(own, wanted, lane), wanted, 0, 0};
+#pragma unroll
+  for (int i = 0; i < Held; ++i) gathering.add(values[i], from + i * warp_size + lane, list, lane);
+  __syncwarp();
+  if (gathering.count > 64) return choose_slowly(scores, from, to, wanted, list, lane);
+  return keep_best(list, gathering.count, wanted, lane);
+}
+
+// A sequence's scores came from several blocks of threads, `first` … `last` of the run; each noted the highest of every
+// 32 that it had. `a_group`: such notes of one of them.
+struct Contributors {
+  int units, groups;  // of the whole call
+  int begin, end;     // the sequence's units
+  int first, a_group;
+  // Scores that note `i` stands for, counted from `begin`.
+  __device__ void run(int i, int& from, int& to) const {
+    const int group = first + i / a_group;
+    const int last = min(run_begin(units, group + 1, groups), end) - begin;
+    from = min(max(run_begin(units, group, groups), begin) - begin + i % a_group * warp_size, last);
+    to = min(last, from + warp_size);
+  }
+};
+
+// As choose_of_run, over notes [from_note, to_note), at most 32 · notes_by_lane: most scores are not looked at. scores[i]:
+// of the sequence's unit i; those from `limit` on are none of the row's candidates.
+inline constexpr int notes_by_lane = 24;
+
+__device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, const std::uint32_t* notes,
+                                               const Contributors& contributors, int from_note, int to_note, int limit,
+                                               int wanted, ShortList& list, int lane) {
+  constexpr std::uint32_t unknown = 0xffffffffu;  // the note holds more than candidates: its scores are looked at
+  std::uint32_t values[notes_by_lane];
+  std::uint32_t own = 0;
+#pragma unroll
+  for (int i = 0; i < notes_by_lane; ++i) {
+    const int at = from_note + i * warp_size + lane;
+    values[i] = 0;
+    if (at < to_note) {
+      int from, to;
+      contributors.run(at, from, to);
+      if (from < to && from < limit) values[i] = to > limit ? unknown : __ldcg(notes + at);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < notes_by_lane; ++i) own = max(own, values[i] == unknown ? 0 : values[i]);
+  const std::uint32_t least = least_of_lanes(own, wanted, lane);
+  Gathering of_notes{least, 1 << 30, 0, 0};
+#pragma unroll
+  for (int i = 0; i < notes_by_lane; ++i) of_notes.add(values[i], from_note + i * warp_size + lane, list, lane);
+  __syncwarp();
+  int low, high, unused;
+  contributors.run(from_note, low, unused);
+  contributors.run(to_note - 1, unused, high);
+  high = min(high, limit);
+  if (of_notes.count > 64) return choose_slowly(scores, low, high, wanted, list, lane);
+  // The notes move to registers: the list is about to be written.
+  const int noted[2] = {list.ids[lane], list.ids[warp_size + lane]};
+  __syncwarp();
+  Gathering gathering{least, wanted, 0, 0};
+  constexpr int batch = 8;
+  for (int base = 0; base < of_notes.count; base += batch) {
+    std::uint32_t keys[batch];
+    int ids[batch];
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      const int which = base + i;
+      const int note = __shfl_sync(all_lanes, which < warp_size ? noted[0] : noted[1], which % warp_size);
+      int from = 0, to = 0;
+      if (which < of_notes.count) contributors.run(note, from, to);
+      ids[i] = from + lane;
+      keys[i] = ids[i] < min(to, limit) ? __ldcg(scores + ids[i]) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < batch; ++i) gathering.add(keys[i], ids[i], list, lane);
+  }
+  __syncwarp();
+  if (gathering.count > 64) return choose_slowly(scores, low, high, wanted, list, lane);
+  return keep_best(list, gathering.count, wanted, lane);
 }
 
 // One row's ids where nothing had to be scored: none, or all.
@@ -149,32 +238,37 @@ __device__ __forceinline__ void write_unscored_row(const SelectArgs& args, int t
   }
 }
 
-template <bool Fp8, int Warps, int Stages>
+// `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
+template <bool Fp8, int Sets, int Stages>
 struct DecodeShape {
-  static constexpr int threads = (Warps + 1) * warp_size;
-  static constexpr int stage_keys = Warps * 16;
-  static constexpr int stage_bytes = stage_keys * head_dim * (Fp8 ? 1 : 2);
+  static constexpr int warps = 8 * Sets;
+  static constexpr int threads = (warps + 1) * warp_size;
+  static constexpr int stage_bytes = page_tokens * head_dim * (Fp8 ? 1 : 2);
   static constexpr int shared_bytes = Stages * stage_bytes;
 };
 
-// 8 · ColumnTiles columns: the tokens of a sequence times heads. Block of threads: `Warps` that take 16 keys of a stage
-// each, and one that copies.
-template <bool Fp8, int Warps, int Stages, int ColumnTiles>
-__global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
+// Scores of a sequence are chosen from directly up to this many; above, by notes.
+inline constexpr int most_direct = 1024;
+
+// 8 · ColumnTiles columns: the tokens of a sequence times heads. The last warp copies.
+template <bool Fp8, int Sets, int Stages, int ColumnTiles>
+__global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
+                                  65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads)
     select_blocks_decode_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
-  using Shape = DecodeShape<Fp8, Warps, Stages>;
-  constexpr int parts = page_tokens / Shape::stage_keys;  // stages of a key block
+  using Shape = DecodeShape<Fp8, Sets, Stages>;
+  constexpr int warps = Shape::warps;
+  constexpr int workers = warps * warp_size;
   constexpr int columns = 8 * ColumnTiles;
-  constexpr int held = ColumnTiles == 1 ? 256 : 32;  // key blocks whose scores are kept before they are written out
+  constexpr int held = ColumnTiles == 1 ? 128 : 32;  // key blocks whose scores are kept before they are written out
   std::byte* const ring = dynamic_shared();
   __shared__ std::uint64_t full[Stages], empty[Stages];
   __shared__ int absent[Stages];
   __shared__ int unit_begin[most_decode_sequences + 1];
-  __shared__ std::uint32_t best[held][columns];
-  __shared__ std::uint32_t list_keys[Warps][64], part_keys[Warps][list_length];
-  __shared__ int list_ids[Warps][64], part_ids[Warps][list_length], part_count[Warps];
+  __shared__ std::uint32_t best[columns][held + 1];
+  __shared__ ShortList lists[warps];
+  __shared__ int list_count[warps];
   __shared__ int is_last;
   __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
@@ -186,43 +280,54 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
   if (thread == 0) {
     for (int s = 0; s < Stages; ++s) {
       barrier_init(&full[s], 1);
-      barrier_init(&empty[s], Warps);
+      barrier_init(&empty[s], 8);
     }
     fence_barrier_init();
   }
-  // Positions and page tables stand since before the pass.
+  // Positions and page tables stand since before the pass. Where all decode, token s is sequence s's.
   for (int s = thread; s < sequences; s += Shape::threads) {
-    const int last = args.batch.query_begin[s + 1] - 1;
+    const int first = args.batch.query_begin[s];
+    int last = min(s, args.batch.tokens - 1);
+    int position = args.batch.positions[last], owner = args.batch.sequence_of_token[last];
+    const int context = args.batch.context_lengths[s];
+    const int end = args.batch.query_begin[s + 1];
+    if (end - 1 != last && end > first) {
+      last = end - 1;
+      position = args.batch.positions[last];
+      owner = args.batch.sequence_of_token[last];
+    }
     int cost = 0;
-    if (last >= args.batch.query_begin[s] && live_sequence(args.batch, last) == s) {
-      const Choice choice(args, args.batch.positions[last]);
+    if (end > first && owner == s && position >= 0 && position < context) {
+      const Choice choice(args, position);
       cost = choice.candidates(args.init_blocks);
       if (cost <= choice.slots) cost = 0;
     }
     unit_begin[s + 1] = cost;
   }
-  for (int i = thread; i < held * columns; i += Shape::threads) best[i / columns][i % columns] = 0;
+  for (int i = thread; i < (held + 1) * columns; i += Shape::threads) (&best[0][0])[i] = 0;
+  if (thread == 0) unit_begin[0] = 0;
   __syncthreads();
-  if (warp == 0) {
-    int sum = 0;
-    if (lane == 0) unit_begin[0] = 0;
-    for (int base = 0; base < sequences; base += warp_size) {
-      int value = base + lane < sequences ? unit_begin[base + lane + 1] : 0;
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const int other = __shfl_up_sync(all_lanes, value, offset);
-        if (lane >= offset) value += other;
+  if (sequences > 1) {
+    if (warp == 0) {
+      int sum = 0;
+      for (int base = 0; base < sequences; base += warp_size) {
+        int value = base + lane < sequences ? unit_begin[base + lane + 1] : 0;
+        for (int offset = 1; offset < 32; offset *= 2) {
+          const int other = __shfl_up_sync(all_lanes, value, offset);
+          if (lane >= offset) value += other;
+        }
+        if (base + lane < sequences) unit_begin[base + lane + 1] = sum + value;
+        sum += __shfl_sync(all_lanes, value, 31);
       }
-      if (base + lane < sequences) unit_begin[base + lane + 1] = sum + value;
-      sum += __shfl_sync(all_lanes, value, 31);
     }
+    __syncthreads();
   }
-  __syncthreads();
   const int units = unit_begin[sequences];
   int unit = run_begin(units, me, groups);
   const int last_unit = run_begin(units, me + 1, groups);
   int sequence = unit < last_unit ? find_run(unit_begin, sequences, unit) : sequences;
 
-  if (warp == Warps) {
+  if (warp == warps) {
     int stage = 0;
     unsigned phase = 1;
     bool waited = false;
@@ -241,22 +346,18 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
           asm volatile("griddepcontrol.wait;" ::: "memory");
           waited = true;
         }
-#pragma unroll
-        for (int part = 0; part < parts; ++part) {
-          barrier_wait(&empty[stage], phase);
-          if (lane == 0) {
-            absent[stage] = page < 0 ? 1 : 0;
-            if (page < 0) {
-              barrier_arrive(&full[stage]);
-            } else {
-              barrier_expect(&full[stage], Shape::stage_bytes);
-              copy_bulk_once(ring + stage * Shape::stage_bytes,
-                             page_run(args.index_k, page, 0, Row::element_bytes) + part * Shape::stage_bytes,
-                             Shape::stage_bytes, &full[stage]);
-            }
+        barrier_wait(&empty[stage], phase);
+        if (lane == 0) {
+          absent[stage] = page < 0 ? 1 : 0;
+          if (page < 0) {
+            barrier_arrive(&full[stage]);
+          } else {
+            barrier_expect(&full[stage], Shape::stage_bytes);
+            copy_bulk_once(ring + stage * Shape::stage_bytes, page_run(args.index_k, page, 0, Row::element_bytes),
+                           Shape::stage_bytes, &full[stage]);
           }
-          if (++stage == Stages) stage = 0, phase ^= 1;
         }
+        if (++stage == Stages) stage = 0, phase ^= 1;
       }
       unit += count;
       ++sequence;
@@ -265,25 +366,39 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
     return;
   }
 
+  // Of the first row that this warp would choose for: read ahead of its use.
+  const int heads = args.heads;
+  const auto limit_of_row = [&](int of_sequence, int row) {
+    const int first = args.batch.query_begin[of_sequence];
+    const bool there = row < (args.batch.query_begin[of_sequence + 1] - first) * heads;
+    return there ? limit_of(args, first + row / heads, of_sequence) : -1;
+  };
+  const auto split_of = [&](int rows) { return rows * 2 <= warps ? 2 : 1; };  // warps a row
+  const auto own_row = [&](int of_sequence) {
+    return warp / split_of((args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence]) * heads);
+  };
+  int own_limit = unit < last_unit ? limit_of_row(sequence, own_row(sequence)) : -1;
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // Sequences of no work, and rows that belong to none.
-  const int heads = args.heads;
-  for (int s = me; s < sequences; s += groups) {
-    if (unit_begin[s + 1] != unit_begin[s]) continue;
-    const int first = args.batch.query_begin[s] * heads, end = args.batch.query_begin[s + 1] * heads;
-    for (int row = first + warp; row < end; row += Warps) write_unscored_row(args, row / heads, row % heads, lane);
-  }
-  if (me == groups - 1) {
-    const int first = sequences > 0 ? args.batch.query_begin[sequences] : 0;
-    for (int row = first * heads + warp; row < args.batch.tokens * heads; row += Warps) {
-      write_unscored_row(args, row / heads, row % heads, lane);
+  if (units == 0 || sequences > 1 || args.batch.tokens > 1) {
+    for (int s = me; s < sequences; s += groups) {
+      if (unit_begin[s + 1] != unit_begin[s]) continue;
+      const int first = args.batch.query_begin[s] * heads, end = args.batch.query_begin[s + 1] * heads;
+      for (int row = first + warp; row < end; row += warps) write_unscored_row(args, row / heads, row % heads, lane);
+    }
+    if (me == groups - 1) {
+      const int first = sequences > 0 ? args.batch.query_begin[sequences] : 0;
+      for (int row = first * heads + warp; row < args.batch.tokens * heads; row += warps) {
+        write_unscored_row(args, row / heads, row % heads, lane);
+      }
     }
   }
 
   const int g = lane / 4;
   const int j = lane % 4;
-  int stage = 0;
-  unsigned phase = 0;
+  const int set = warp / 8;
+  int next = 0;  // blocks seen so far
+  const auto sync_workers = [] { sync_threads_of(1, workers); };
   auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
   const auto cast = [](std::uint32_t pair) {
     if constexpr (!Fp8) return pair;
@@ -292,9 +407,9 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
-    const int block = args.init_blocks + unit - begin;
     const int first_token = args.batch.query_begin[sequence];
     const int rows = (args.batch.query_begin[sequence + 1] - first_token) * heads;
+    const std::int64_t first_row = std::int64_t{first_token} * heads;
     std::uint32_t q[4][4];
     if constexpr (ColumnTiles == 1) {
 #pragma unroll
@@ -307,8 +422,8 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
         q[c][0] = cast(v.x), q[c][1] = cast(v.y), q[c][2] = cast(v.z), q[c][3] = cast(v.w);
       }
     } else {
-      sync_threads_of(1, Warps * warp_size);
-      for (int i = thread; i < columns * 16; i += Warps * warp_size) {
+      sync_workers();
+      for (int i = thread; i < columns * 16; i += workers) {
         const int column = i / 16;
         uint4 v = {0, 0, 0, 0};
         if (column < rows) {
@@ -317,73 +432,81 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
         }
         *reinterpret_cast<uint4*>(&queries[column][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z), cast(v.w)};
       }
-      sync_threads_of(1, Warps * warp_size);
+      sync_workers();
     }
+    // Notes are made where a sequence is long, by those who share it.
+    const int first_group = run_of(units, begin, groups);
+    const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
+    const bool noted = end - begin > most_direct;
     for (int done = 0; done < count; done += held) {
       const int n = min(held, count - done);
-      for (int i = 0; i < n; ++i) {
+      for (int i = 0; i < n; ++i, ++next) {
+        if (Sets > 1 && next % Sets != set) continue;
+        const int stage = next % Stages;
+        barrier_wait(&full[stage], static_cast<unsigned>(next / Stages) & 1);
+        const bool gone = absent[stage] != 0;
+        std::uint32_t k0[16], k1[16];
+        const std::byte* from =
+            ring + stage * Shape::stage_bytes + (warp % 8 * 16 + g) * (head_dim * Row::element_bytes);
+        Row::load_k(from, j, k0);
+        Row::load_k(from + 8 * head_dim * Row::element_bytes, j, k1);
+        const auto offer = [&](const float(&s)[2][4], int column) {
 #pragma unroll
-        for (int part = 0; part < parts; ++part) {
-          barrier_wait(&full[stage], phase);
-          const bool gone = absent[stage] != 0;
-          std::uint32_t k0[16], k1[16];
-          const std::byte* from = ring + stage * Shape::stage_bytes + (warp * 16 + g) * (head_dim * Row::element_bytes);
-          Row::load_k(from, j, k0);
-          Row::load_k(from + 8 * head_dim * Row::element_bytes, j, k1);
-          if constexpr (ColumnTiles == 1) {
+          for (int c = 0; c < 2; ++c) {
+            float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
+            for (int offset = 4; offset < 32; offset *= 2) {
+              high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
+            }
+            if (g == 0) atomicMax(&best[column + 2 * j + c][i], score_key(gone ? no_score : high));
+          }
+        };
+        if constexpr (ColumnTiles == 1) {
+          float s[2][4] = {};
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
+            mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
+          }
+          __syncwarp();
+          if (lane == 0) barrier_arrive(&empty[stage]);
+          offer(s, 0);
+        } else {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(&empty[stage]);
+#pragma unroll 2
+          for (int t = 0; t < ColumnTiles; ++t) {
+            if (t * 8 >= rows) break;
             float s[2][4] = {};
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-              mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
-              mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
+              const uint4 v = *reinterpret_cast<const uint4*>(&queries[t * 8 + g][Row::k_dimension(c, j)]);
+              mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
+              mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
             }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&empty[stage]);
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
-              for (int offset = 4; offset < 32; offset *= 2) {
-                high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
-              }
-              if (g == 0) atomicMax(&best[i][2 * j + c], score_key(gone ? no_score : high));
-            }
-          } else {
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&empty[stage]);
-            for (int t = 0; t * 8 < rows; ++t) {
-              float s[2][4] = {};
-#pragma unroll
-              for (int c = 0; c < 4; ++c) {
-                const uint4 v = *reinterpret_cast<const uint4*>(&queries[t * 8 + g][Row::k_dimension(c, j)]);
-                mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
-                mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
-              }
-#pragma unroll
-              for (int c = 0; c < 2; ++c) {
-                float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
-                for (int offset = 4; offset < 32; offset *= 2) {
-                  high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
-                }
-                if (g == 0) atomicMax(&best[i][t * 8 + 2 * j + c], score_key(gone ? no_score : high));
-              }
-            }
+            offer(s, t * 8);
           }
-          if (++stage == Stages) stage = 0, phase ^= 1;
         }
       }
-      sync_threads_of(1, Warps * warp_size);
-      for (int x = thread; x < n * rows; x += Warps * warp_size) {
-        const int row = x / n, i = x % n;
-        __stcg(&scores[(std::int64_t{first_token} * heads + row) * call.blocks + block + done + i], best[i][row]);
-        best[i][row] = 0;
+      sync_workers();
+      // A warp a row: out, and cleared.
+      for (int row = warp; row < columns; row += warps) {
+        for (int base = 0; base < n; base += warp_size) {
+          const int i = base + lane;
+          const std::uint32_t key = i < n ? best[row][i] : 0;
+          if (i < n) best[row][i] = 0;
+          if (row >= rows) continue;
+          if (i < n) __stcg(&scores[(first_row + row) * call.blocks + unit - begin + done + i], key);
+          if (noted) {
+            const std::uint32_t highest = __reduce_max_sync(all_lanes, key);
+            const int note = (me - first_group) * a_group + (done + base) / warp_size;
+            if (lane == 0) __stcg(&call.notes[(first_row + row) * call.most_notes + note], highest);
+          }
+        }
       }
-      for (int x = thread; rows < columns && x < n * (columns - rows); x += Warps * warp_size) {
-        best[x / (columns - rows)][rows + x % (columns - rows)] = 0;
-      }
-      if (done + held < count) sync_threads_of(1, Warps * warp_size);
+      if (done + held < count) sync_workers();
     }
     const bool alone = count == end - begin;
-    sync_threads_of(1, Warps * warp_size);
+    sync_workers();
     if (!alone) {
       if (thread == 0) {
         const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
@@ -391,40 +514,56 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
         if (last) call.counters[sequence] = 0;
         is_last = last ? 1 : 0;
       }
-      sync_threads_of(1, Warps * warp_size);
+      sync_workers();
     }
     if (alone || is_last != 0) {
-      // Two warps a row where there are enough.
-      const int split = rows * 2 <= Warps ? 2 : 1;
-      for (int first = 0; first < rows; first += Warps / split) {
+      const Contributors contributors{units, groups, begin, end, first_group, a_group};
+      const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
+      const int split = split_of(rows);
+      for (int first = 0; first < rows; first += warps / split) {
         const int row = first + warp / split;
         const int token = first_token + row / heads;
-        bool live = row < rows && live_sequence(args.batch, token) == sequence;
-        const Choice choice(args, live ? args.batch.positions[token] : 0);
-        live = live && index_page(args.batch, sequence, choice.blocks - 1) >= 0;
-        if (live) {
+        const int limit = first == 0 ? own_limit : limit_of_row(sequence, row);
+        const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
+        const int half = split == 2 ? warp % 2 : 0;
+        if (limit >= 0) {
           const int candidates = choice.candidates(args.init_blocks);
-          const int middle = (candidates + 1) / 2;
-          const int from = args.init_blocks + (split == 2 && warp % 2 == 1 ? middle : 0);
-          const int to = args.init_blocks + (split == 2 && warp % 2 == 0 ? middle : candidates);
-          const int chosen =
-              choose_of_run(scores + (std::int64_t{first_token} * heads + row) * call.blocks, from, to, choice.slots,
-                            part_keys[warp], part_ids[warp], list_keys[warp], list_ids[warp], lane);
-          if (lane == 0) part_count[warp] = chosen;
-        } else if (row < rows) {
-          if (lane == 0) part_count[warp] = 0;
+          const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
+          const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
+          const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
+          ShortList& list = lists[warp];
+          int chosen = 0;
+          if (choice.slots > 0 && to > from) {
+            const int note_middle = split == 2 ? notes / 2 : notes;
+            const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
+            if (noted && to_note - from_note <= notes_by_lane * warp_size) {
+              chosen = to_note <= from_note
+                           ? 0
+                           : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
+                                             from_note, to_note, candidates, choice.slots, list, lane);
+            } else if (to - from <= 4 * warp_size) {
+              chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
+            } else if (to - from <= 16 * warp_size) {
+              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
+            } else {
+              chosen = choose_slowly(of_row, from, to, choice.slots, list, lane);
+            }
+          }
+          if (lane == 0) list_count[warp] = chosen;
+        } else if (lane == 0) {
+          list_count[warp] = 0;
         }
         if (split == 2) {
-          sync_threads_of(1, Warps * warp_size);
+          sync_workers();
         } else {
           __syncwarp();
         }
-        if (row < rows && warp % split == 0) {
-          std::int32_t* ids = args.block_ids + (std::int64_t{token} * heads + row % heads) * args.topk;
-          const int half = warp + lane / list_length;
-          const bool there = lane < list_length * split && lane % list_length < part_count[half];
-          const std::uint32_t key = there ? part_keys[half][lane % list_length] : 0;
-          const int id = there ? part_ids[half][lane % list_length] : -1;
+        if (row < rows && half == 0) {
+          std::int32_t* ids = args.block_ids + (first_row + row) * args.topk;
+          const int from = warp + lane / list_length;
+          const bool there = lane < list_length * split && lane % list_length < list_count[from];
+          const std::uint32_t key = there ? lists[from].keys[lane % list_length] : 0;
+          const int id = there ? args.init_blocks + lists[from].ids[lane % list_length] : -1;
           int rank = 0;
 #pragma unroll
           for (int i = 0; i < warp_size; ++i) {
@@ -435,7 +574,7 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
           const int chosen = __popc(taken);
           if (there && rank < choice.slots) ids[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
           for (int i = lane; i < args.topk; i += warp_size) {
-            if (!live) {
+            if (limit < 0) {
               ids[i] = -1;
             } else if (i < choice.leading) {
               ids[i] = i;
@@ -445,14 +584,22 @@ __global__ void __launch_bounds__((Warps + 1) * warp_size, 2)
             }
           }
         }
-        if (split == 2) sync_threads_of(1, Warps * warp_size);
+        if (split == 2) sync_workers();
       }
     }
     unit += count;
     ++sequence;
     while (unit < last_unit && unit_begin[sequence + 1] == unit) ++sequence;
+    if (unit < last_unit) own_limit = limit_of_row(sequence, own_row(sequence));
   }
 #endif
+}
+
+// Notes of a row, at most: with u units a block of threads, those of n come from n / u + 2 of them, which make u / 32 + 2
+// notes each.
+inline int most_notes(int blocks, int sequences, int groups) {
+  if (blocks <= most_direct) return 0;
+  return std::max(4 * groups, static_cast<int>(blocks / 16 + std::int64_t{blocks} * sequences / groups / 16 + 8));
 }
 
 }  // namespace m3::ops::cuda

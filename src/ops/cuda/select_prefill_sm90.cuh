@@ -28,12 +28,12 @@ struct PlanTile {
 
 // What a call keeps in its workspace.
 struct SelectPlan {
-  int* header;          // tiles, units (a tile's key block), blocks of threads
-  int* unit_begin;      // [tiles + 1]
-  PlanTile* tiles;      // [tiles]
-  int* first_tile;      // [blocks of threads]
-  uint4* keys;          // [blocks of threads, 2, rows of a tile, 4]
-  uint4* ids;           // likewise
+  int* header;      // tiles, units (a tile's key block), blocks of threads
+  int* unit_begin;  // [tiles + 1]
+  PlanTile* tiles;  // [tiles]
+  int* first_tile;  // [blocks of threads]
+  uint4* keys;      // [blocks of threads, 2, rows of a tile, 4]
+  uint4* ids;       // likewise
   int tile_tokens;
   int blocks_of_threads;
   bool align;  // whether as many blocks of threads share each tile, where that loses little
@@ -103,12 +103,12 @@ __device__ inline int run_of(int units, int unit, int groups) {
 
 static __global__ void __launch_bounds__(1024)
     select_blocks_plan_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ SelectPlan plan) {
-  wait_for_previous();
   __shared__ int sums[32];
   __shared__ int tile_begin[most_plan_sequences + 2];  // of each sequence; the last is what belongs to none
   __shared__ int unit_begin[most_plan_tiles + 1];
   const int thread = static_cast<int>(threadIdx.x);
   const int sequences = args.batch.sequences;
+  // The batch stands since before the pass: only what others may still use waits for the kernel before.
   int first = 0, count = 0;
   if (thread < sequences) {
     first = args.batch.query_begin[thread];
@@ -123,40 +123,49 @@ static __global__ void __launch_bounds__(1024)
   if (thread == sequences) tile_begin[sequences + 1] = tiles;
   __syncthreads();
   tiles = min(tiles, most_plan_tiles);
+  const auto place_of = [&](int tile) {
+    const int sequence = find_run(tile_begin, sequences + 1, tile);
+    const int begin = sequence < sequences ? args.batch.query_begin[sequence]
+                      : sequences > 0      ? args.batch.query_begin[sequences]
+                                           : 0;
+    const int end = sequence < sequences ? args.batch.query_begin[sequence + 1] : args.batch.tokens;
+    const int token = begin + (tile - tile_begin[sequence]) * plan.tile_tokens;
+    return PlanTile{token, min(plan.tile_tokens, end - token), sequence < sequences ? sequence : -1, 0};
+  };
   int units = 0;
   for (int base = 0; base < tiles; base += 1024) {
     const int tile = base + thread;
     int cost = 0;
     if (tile < tiles) {
-      const int sequence = find_run(tile_begin, sequences + 1, tile);
-      const int begin = sequence < sequences ? args.batch.query_begin[sequence]
-                        : sequences > 0      ? args.batch.query_begin[sequences]
-                                             : 0;
-      const int end = sequence < sequences ? args.batch.query_begin[sequence + 1] : args.batch.tokens;
-      const int token = begin + (tile - tile_begin[sequence]) * plan.tile_tokens;
-      const int tokens = min(plan.tile_tokens, end - token);
-      plan.tiles[tile] = {token, tokens, sequence < sequences ? sequence : -1, 0};
-      if (sequence < sequences && live_sequence(args.batch, token + tokens - 1) == sequence) {
-        const Choice choice(args, args.batch.positions[token + tokens - 1]);
+      const PlanTile place = place_of(tile);
+      const int last = place.first_token + place.tokens - 1;
+      if (place.sequence >= 0 && live_sequence(args.batch, last) == place.sequence) {
+        const Choice choice(args, args.batch.positions[last]);
         cost = choice.candidates(args.init_blocks);
         if (cost <= choice.slots) cost = 0;
       }
     }
     int sum = 0;
     const int before = block_exclusive_sum(cost, sums, sum);
-    if (tile < tiles) plan.unit_begin[tile] = unit_begin[tile] = units + before;
+    if (tile < tiles) unit_begin[tile] = units + before;
     units += sum;
   }
-  if (thread == 0) plan.unit_begin[tiles] = unit_begin[tiles] = units;
+  if (thread == 0) unit_begin[tiles] = units;
   __syncthreads();
   int groups = plan.blocks_of_threads;
   if (plan.align && tiles < groups && groups / tiles * tiles * 100 >= groups * 95) groups = groups / tiles * tiles;
+  const int first_tile = thread < groups ? find_run(unit_begin, tiles, run_begin(units, thread, groups)) : 0;
+  wait_for_previous();
   if (thread == 0) {
     plan.header[0] = tiles;
     plan.header[1] = units;
     plan.header[2] = groups;
   }
-  if (thread < groups) plan.first_tile[thread] = find_run(unit_begin, tiles, run_begin(units, thread, groups));
+  if (thread < groups) plan.first_tile[thread] = first_tile;
+  for (int tile = thread; tile <= tiles; tile += 1024) {
+    plan.unit_begin[tile] = unit_begin[tile];
+    if (tile < tiles) plan.tiles[tile] = place_of(tile);
+  }
 }
 
 // A quarter of a row's list: entries 4 j … 4 j + 3, best first.
@@ -195,7 +204,7 @@ struct SelectShape {
   static constexpr int producer = Groups >= 4 ? 32 : Groups == 3 ? 56 : 72;
   static constexpr int consumer = ((even * (Groups + 1) - producer) / Groups / 8 * 8) > 232
                                       ? 232
-                                      : (even * (Groups + 1) - producer) / Groups / 8 * 8;
+                                      : (even*(Groups + 1) - producer) / Groups / 8 * 8;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
@@ -242,11 +251,17 @@ struct TileRows {
   }
 };
 
-// ids of one row from its list, spread over four lanes.
-__device__ inline void finish_row(const SelectArgs& args, const RowList& list, int token, int head, int sequence, int j) {
-  bool live = sequence >= 0;
-  const Choice choice(args, live ? args.batch.positions[token] : 0);
-  if (live) live = index_page(args.batch, sequence, choice.blocks - 1) >= 0;
+// Of a token: where its own blocks begin, or -1 where it gets none.
+__device__ inline int limit_of(const SelectArgs& args, int token, int sequence) {
+  const int owner = args.batch.sequence_of_token[token], position = args.batch.positions[token];
+  if (sequence < 0 || owner != sequence || position < 0 || position >= args.batch.context_lengths[sequence]) return -1;
+  const Choice choice(args, position);
+  return index_page(args.batch, sequence, choice.blocks - 1) >= 0 ? choice.local_begin : -1;
+}
+
+// ids of one row from its list, spread over four lanes. limit: as limit_of; token -1: nothing is written.
+__device__ inline void finish_row(const SelectArgs& args, const RowList& list, int token, int head, int limit, int j) {
+  const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
   int smaller[4] = {}, count = 0;
 #pragma unroll
   for (int lane = 0; lane < 4; ++lane) {
@@ -262,9 +277,9 @@ __device__ inline void finish_row(const SelectArgs& args, const RowList& list, i
   }
   if (token < 0) return;
   std::int32_t* ids = args.block_ids + (std::int64_t{token} * args.heads + head) * args.topk;
-  const int known = live ? choice.leading + count + choice.trailing : 0;
+  const int known = limit >= 0 ? choice.leading + count + choice.trailing : 0;
   for (int i = known + j; i < args.topk; i += 4) ids[i] = -1;
-  if (!live) return;
+  if (limit < 0) return;
   for (int i = j; i < choice.leading; i += 4) ids[i] = i;
   for (int i = j; i < choice.trailing; i += 4) ids[choice.leading + count + i] = choice.local_begin + i;
 #pragma unroll
@@ -283,8 +298,8 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
   constexpr int stages = Shape::stages;
   extern __shared__ __align__(128) std::byte unaligned[];
   std::byte* const memory = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
-  std::byte* const queries = memory;                        // [tile][2 halves of k][64][64]
-  std::byte* const keys = memory + Shape::query_bytes;      // [stage][2 halves of k][128][64]
+  std::byte* const queries = memory;                    // [tile][2 halves of k][64][64]
+  std::byte* const keys = memory + Shape::query_bytes;  // [stage][2 halves of k][128][64]
   __shared__ std::uint64_t full[stages], empty[stages];
   __shared__ int absent[stages];
   const int thread = static_cast<int>(threadIdx.x);
@@ -408,27 +423,17 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
     const int count = min(end, last_unit) - unit;
     const int block = args.init_blocks + unit - begin;
     const PlanTile place = plan.tiles[tile];
-    sync_threads_of(1 + group, warpgroup_size);  // all have done with the tile before
-#pragma unroll 4
+    uint4 rows_of_q[Tiles * 8];
+#pragma unroll
     for (int i = 0; i < Tiles * 8; ++i) {
       const int row = i * 8 + t / 16;  // of Tiles · 64
-      const int piece = t % 16;
       const int local = (group * Tiles * 64 + row) / args.heads;
-      uint4 value = {0, 0, 0, 0};
+      rows_of_q[i] = {0, 0, 0, 0};
       if (local < place.tokens) {
-        value = *reinterpret_cast<const uint4*>(args.index_q + (std::int64_t{place.first_token} + local) * args.stride +
-                                                row % args.heads * head_dim + piece * 8);
-        if constexpr (Fp8) {
-          std::uint32_t pairs[4] = {value.x, value.y, value.z, value.w};
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            pairs[k] = pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pairs[k]))), widen_e4m3(narrow_e4m3(high_bf16(pairs[k]))));
-          }
-          value = {pairs[0], pairs[1], pairs[2], pairs[3]};
-        }
+        rows_of_q[i] =
+            *reinterpret_cast<const uint4*>(args.index_q + (std::int64_t{place.first_token} + local) * args.stride +
+                                            row % args.heads * head_dim + t % 16 * 8);
       }
-      *reinterpret_cast<uint4*>(own_queries + row / 64 * (64 * 256) + piece / 8 * (64 * 128) + row % 64 * 128 +
-                                ((piece % 8) ^ (row % 8)) * 16) = value;
     }
     TileRows rows[Tiles];
 #pragma unroll
@@ -436,18 +441,34 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         rows[i].lists[r].clear();
-        const int row = (group * Tiles + i) * 64 + warp * 16 + g + 8 * r;
-        const int token = row / args.heads < place.tokens ? place.first_token + row / args.heads : -1;
-        rows[i].limits[r] = 0;
-        if (token >= 0 && live_sequence(args.batch, token) >= 0) {
-          rows[i].limits[r] = Choice(args, args.batch.positions[token]).local_begin;
-        }
+        const int local = ((group * Tiles + i) * 64 + warp * 16 + g + 8 * r) / args.heads;
+        rows[i].limits[r] = local < place.tokens ? limit_of(args, place.first_token + local, place.sequence) : -1;
       }
+    }
+    sync_threads_of(1 + group, warpgroup_size);  // all have done with the tile before
+#pragma unroll
+    for (int i = 0; i < Tiles * 8; ++i) {
+      const int row = i * 8 + t / 16;
+      const int piece = t % 16;
+      uint4 value = rows_of_q[i];
+      if constexpr (Fp8) {
+        std::uint32_t pairs[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          pairs[k] =
+              pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pairs[k]))), widen_e4m3(narrow_e4m3(high_bf16(pairs[k]))));
+        }
+        value = {pairs[0], pairs[1], pairs[2], pairs[3]};
+      }
+      *reinterpret_cast<uint4*>(own_queries + row / 64 * (64 * 256) + piece / 8 * (64 * 128) + row % 64 * 128 +
+                                ((piece % 8) ^ (row % 8)) * 16) = value;
     }
     fence_async_proxy();
     sync_threads_of(1 + group, warpgroup_size);
 
-    const auto key_of_stage = [&](int s) { return descriptor_at(first_key, static_cast<unsigned>(s * key_block_bytes)); };
+    const auto key_of_stage = [&](int s) {
+      return descriptor_at(first_key, static_cast<unsigned>(s * key_block_bytes));
+    };
     const auto release = [&](int s) {
       if (lane == 0) barrier_arrive(&empty[s]);
     };
@@ -500,7 +521,7 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
         const RowList& list = rows[i].lists[r];
         if (whole) {
           const int token = row / args.heads < place.tokens ? place.first_token + row / args.heads : -1;
-          finish_row(args, list, token, row % args.heads, token < 0 ? -1 : live_sequence(args.batch, token), j);
+          finish_row(args, list, token, row % args.heads, rows[i].limits[r], j);
         } else {
           const int which = unit == first_unit ? 0 : 1;
           const std::int64_t at = ((std::int64_t{me} * 2 + which) * (Groups * Tiles * 64) + row) * 4 + j;
@@ -517,91 +538,74 @@ __global__ void __launch_bounds__((Groups + 1) * warpgroup_size, 1)
 #endif
 }
 
-// Rows of tiles that were shared or needed no scores: a warp a row, four blocks of eight warps a tile.
+// Rows of tiles that were shared or needed no scores: eight rows a warp, four lanes a row; 64 rows a block of threads.
 static __global__ void __launch_bounds__(256)
-    select_blocks_merge_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ SelectPlan plan) {
+    select_blocks_merge_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ SelectPlan plan,
+                             int blocks_a_tile) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   wait_for_previous();
-  __shared__ std::uint32_t merged_keys[8][2 * list_length];
-  __shared__ int merged_ids[8][2 * list_length];
+  const int tile = static_cast<int>(blockIdx.x) / blocks_a_tile;
   const int tiles = plan.header[0], units = plan.header[1], groups = plan.header[2];
-  const int tile = static_cast<int>(blockIdx.x) / 4;
   if (tile >= tiles) return;
   const int begin = plan.unit_begin[tile], end = plan.unit_begin[tile + 1];
+  const PlanTile place = plan.tiles[tile];
   int first = 0, last = -1;
   if (end > begin) {
     first = run_of(units, begin, groups);
     last = run_of(units, end - 1, groups);
     if (first == last) return;  // written already
   }
-  const PlanTile place = plan.tiles[tile];
-  const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int j = lane % 4;
   const int rows = plan.tile_tokens * args.heads;
-  for (int row = static_cast<int>(blockIdx.x) % 4 * 8 + warp; row < rows; row += 32) {
-    if (row / args.heads >= place.tokens) continue;
-    const int token = place.first_token + row / args.heads;
+  const int row = static_cast<int>(blockIdx.x) % blocks_a_tile * 64 + static_cast<int>(threadIdx.x) / 4;
+  const int local = row / args.heads;
+  const int token = local < place.tokens && row < rows ? place.first_token + local : -1;
+  const int limit = token >= 0 ? limit_of(args, token, place.sequence) : -1;
+  if (last < first) {  // all of them
+    if (token < 0) return;
+    const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
+    const int count = choice.candidates(args.init_blocks);
     std::int32_t* ids = args.block_ids + (std::int64_t{token} * args.heads + row % args.heads) * args.topk;
-    const int sequence = live_sequence(args.batch, token);
-    const Choice choice(args, sequence >= 0 ? args.batch.positions[token] : 0);
-    if (sequence < 0 || index_page(args.batch, sequence, choice.blocks - 1) < 0) {
-      for (int i = lane; i < args.topk; i += warp_size) ids[i] = -1;
-      continue;
+    for (int i = j; i < args.topk; i += 4) {
+      ids[i] = limit < 0                                      ? -1
+               : i < choice.leading                           ? i
+               : i < choice.leading + count                   ? args.init_blocks + i - choice.leading
+               : i < choice.leading + count + choice.trailing ? choice.local_begin + i - choice.leading - count
+                                                              : -1;
     }
-    std::uint32_t key = 0;
-    int id = -1;
-    int count = choice.candidates(args.init_blocks);
-    if (last < first) {  // all of them
-      for (int i = lane; i < args.topk; i += warp_size) {
-        ids[i] = i < choice.leading                             ? i
-                 : i < choice.leading + count                   ? args.init_blocks + i - choice.leading
-                 : i < choice.leading + count + choice.trailing ? choice.local_begin + i - choice.leading - count
-                                                                : -1;
-      }
-      continue;
-    }
-    const auto load = [&](int group, std::uint32_t& k, int& i) {
-      const int which = run_begin(units, group, groups) >= begin ? 0 : 1;
-      const std::int64_t at = ((std::int64_t{group} * 2 + which) * rows + row) * list_length + lane % list_length;
-      k = reinterpret_cast<const std::uint32_t*>(plan.keys)[at];
-      i = reinterpret_cast<const int*>(plan.ids)[at];
-    };
-    load(first, key, id);
-    std::uint32_t next_key = 0;
-    int next_id = -1;
-    load(first + 1, next_key, next_id);
-    for (int group = first + 1; group <= last; ++group) {
-      // Lanes 0 … 15: the best so far; 16 … 31: another's, of later blocks.
-      if (lane >= list_length) key = next_key, id = next_id;
-      if (group < last) load(group + 1, next_key, next_id);
-      int rank = lane % list_length;
+    return;
+  }
+  uint4 keys, ids;
+  const auto load = [&](int group) {
+    const int which = run_begin(units, group, groups) >= begin ? 0 : 1;
+    const std::int64_t at = ((std::int64_t{group} * 2 + which) * rows + min(row, rows - 1)) * 4 + j;
+    keys = plan.keys[at];
+    ids = plan.ids[at];
+  };
+  RowList list;
+  load(first);
+  list.key[0] = keys.x, list.key[1] = keys.y, list.key[2] = keys.z, list.key[3] = keys.w;
+  list.id[0] = static_cast<int>(ids.x), list.id[1] = static_cast<int>(ids.y);
+  list.id[2] = static_cast<int>(ids.z), list.id[3] = static_cast<int>(ids.w);
+  load(first + 1);
+  for (int group = first + 1; group <= last; ++group) {
+    const std::uint32_t key[4] = {keys.x, keys.y, keys.z, keys.w};
+    const std::uint32_t id[4] = {ids.x, ids.y, ids.z, ids.w};
+    if (group < last) load(group + 1);
+    // Best first: once no row wants one, none wants the rest.
+    bool wanted = true;
 #pragma unroll
-      for (int i = 0; i < list_length; ++i) {
-        const std::uint32_t other = __shfl_sync(all_lanes, key, lane < list_length ? list_length + i : i);
-        rank += lane < list_length ? (other > key ? 1 : 0) : (other >= key ? 1 : 0);
-      }
-      merged_keys[warp][rank] = key;
-      merged_ids[warp][rank] = id;
-      __syncwarp();
-      key = merged_keys[warp][lane];
-      id = merged_ids[warp][lane];
-      __syncwarp();
-    }
-    const bool valid = lane < list_length && lane < choice.slots && key != 0;
-    count = __popc(__ballot_sync(all_lanes, valid));
-    int smaller = 0;
-#pragma unroll
-    for (int i = 0; i < list_length; ++i) {
-      const int other = __shfl_sync(all_lanes, valid ? id : 0x7fffffff, i);
-      smaller += other < id ? 1 : 0;
-    }
-    if (valid) ids[choice.leading + smaller] = id;
-    for (int i = lane; i < args.topk; i += warp_size) {
-      if (i < choice.leading) ids[i] = i;
-      if (i >= choice.leading + count && i < choice.leading + count + choice.trailing) {
-        ids[i] = choice.local_begin + i - choice.leading - count;
-      }
-      if (i >= choice.leading + count + choice.trailing) ids[i] = -1;
+    for (int e = 0; e < list_length; ++e) {
+      if (!wanted) break;
+      const std::uint32_t with = __shfl_sync(all_lanes, key[e % 4], e / 4, 4);
+      const int block = static_cast<int>(__shfl_sync(all_lanes, id[e % 4], e / 4, 4));
+      wanted = __any_sync(all_lanes, j == 3 && with > list.key[3]) != 0;
+      if (wanted) list.offer(with, block, j);
     }
   }
+  finish_row(args, list, token, row % args.heads, limit, j);
+#endif
 }
 
 // The workspace of a call, cut up; its size where `memory` is null.

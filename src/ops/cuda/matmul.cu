@@ -2,6 +2,7 @@
 #include "src/ops/cuda/matmul.h"
 #include "src/ops/cuda/matmul_sm90.h"
 
+#include "src/ops/cuda/matmul_decode_sm90.h"
 #include "src/ops/cuda/matmul_sm80.cuh"
 
 namespace m3::ops::cuda {
@@ -79,6 +80,7 @@ cudaError_t dispatch(const MatmulArgs& args, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(tiles_of<4>(args)), static_cast<unsigned>(groups));
     return launch(matmul_any_shape, grid, 128, 0, stream, args);
   }
+  if (decode_takes_sm90(args)) return matmul_decode_sm90(args, stream);
   switch (args.inline_parts[0].format) {
     case WeightFormat::f32: return matmul_of<WeightFormat::f32>(args, stream);
     case WeightFormat::f16: return matmul_of<WeightFormat::f16>(args, stream);

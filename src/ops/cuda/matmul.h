@@ -87,6 +87,10 @@ struct MatmulArgs {
   float alpha = 0, limit = 0, beta = 0;  // of the activation
   bool gelu = false;                     // of the rounded result, rounded again (many items only, bf16)
   bool fixed_order = false;              // the one order of summation, whatever is faster
+  // What was there before the kernel ahead of this one began, where that is one of matmul_decode_sm90.h: it may be read
+  // before that one has ended.
+  bool old_routing = false;  // expert_ids
+  bool old_x = false;
 };
 
 inline constexpr int direct_items = 256;  // what the kernels' tables hold

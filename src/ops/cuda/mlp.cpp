@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/ops/cuda/backend.h"
+#include "src/ops/cuda/matmul_decode_sm90.h"
 #include "src/ops/host/host_backend.h"
 
 namespace m3::ops::cuda {
@@ -124,8 +125,7 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
   for (const MlpWeights& expert : experts) {
     const auto known =
         std::ranges::find_if(entry->classes, [&](const ExpertClass& other) { return same_class(other.shape, expert); });
-    if (known == entry->classes.end())
-      entry->classes.push_back({.shape = expert});
+    if (known == entry->classes.end()) entry->classes.push_back({.shape = expert});
   }
   for (ExpertClass& kind : entry->classes) {
     std::vector<std::int32_t>& map = maps.emplace_back(experts.size(), -1);
@@ -143,7 +143,8 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
     for (const MlpWeights* member : members) parts.push_back(part_of(member->gate, 0));
     for (const MlpWeights* member : members) parts.push_back(part_of(member->up, member->gate.rows));
     for (const MlpWeights* member : members) parts.push_back(part_of(member->down, 0));
-    copy_offsets.push_back(describe(members, copies) ? std::optional(copies.size() - 3 * members.size()) : std::nullopt);
+    copy_offsets.push_back(describe(members, copies) ? std::optional(copies.size() - 3 * members.size())
+                                                     : std::nullopt);
   }
   const std::size_t part_bytes = parts.size() * sizeof(WeightPart);
   const std::size_t map_bytes = experts.size() * sizeof(std::int32_t);
@@ -176,11 +177,6 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
 
 namespace {
 
-// Few enough that gate, up and activation are one launch.
-bool few_items(const MatmulArgs& args) {
-  return args.groups > 0 ? args.expert_ids != nullptr : args.items <= activated_items;
-}
-
 bool takes_fast_kernels(const MlpWeights& shape, const Tensor& hidden) {
   MatmulArgs args;
   args.parts = 3;
@@ -195,12 +191,44 @@ bool takes_fast_kernels(const MlpWeights& shape, const Tensor& hidden) {
 
 // gate | up, activation and down of one class of experts or of one MLP.
 struct MlpRun {
-  MatmulArgs args;  // list and groups, x
+  MatmulArgs args;  // list and groups
   const MlpWeights* shape = nullptr;
   const WeightPart *gate_up = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;  // groups' tables
   const WeightMaps *gate_up_maps = nullptr, *down_maps = nullptr;
-  std::int64_t rows = 0;                                                                 // of packed, inner and sums
+  std::int64_t rows = 0;                                                              // of packed, inner and sums
+  bool old_x = false, old_inner = false, old_routing = false, routing_older = false;  // as MatmulArgs has them
 };
+
+bool quantised(const MlpWeights& shape) {
+  return shape.gate.quantized_activations || shape.up.quantized_activations || shape.down.quantized_activations;
+}
+
+// Whether both products are matmul_decode_sm90.h's, without another kernel between them.
+bool takes_decode(const MlpRun& mlp, const Tensor& hidden) {
+  if (quantised(*mlp.shape)) return false;
+  MatmulArgs args = mlp.args;
+  args.parts = 2;
+  args.inline_parts[0] = part_of(mlp.shape->gate, 0);
+  args.inline_parts[1] = part_of(mlp.shape->up, mlp.shape->gate.rows);
+  args.columns = static_cast<int>(mlp.shape->gate.columns);
+  args.x = reinterpret_cast<const std::uint16_t*>(hidden.data);
+  args.x_stride = hidden.row_stride;
+  args.store = Store::activated;
+  if (!decode_takes_sm90(args)) return false;
+  args.parts = 1;
+  args.inline_parts[0] = part_of(mlp.shape->down, 0);
+  args.columns = static_cast<int>(mlp.shape->down.columns);
+  args.x_stride = args.columns;
+  args.store = Store::f32;
+  return decode_takes_sm90(args);
+}
+
+// Whether gate, up and activation are one launch.
+bool takes_activated(const MlpRun& mlp, const Tensor& hidden) {
+  if (takes_decode(mlp, hidden)) return true;
+  const bool few = mlp.args.groups > 0 ? mlp.args.expert_ids != nullptr : mlp.args.items <= activated_items;
+  return few && takes_fast_kernels(*mlp.shape, hidden);
+}
 
 }  // namespace
 
@@ -293,68 +321,77 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     return true;
   };
 
-  const auto run = [&](const MlpRun& mlp, const MlpScratch& memory) {
-    if (run_wide(mlp, memory)) return;
-    Arena quantised = arena;  // each product's own, in turn
+  const auto product = [&](MatmulArgs& args, std::span<const WeightMatrix> weights, const WeightPart* group_table,
+                           std::int64_t first_column, const std::uint16_t* from, std::int64_t stride,
+                           std::int64_t rows) {
+    args.table = group_table;
+    args.parts = 0;
+    for (const WeightMatrix& weight : weights) {
+      args.inline_parts[args.parts++] = part_of(weight, first_column);
+      first_column += weight.rows;
+    }
+    Arena own = arena;  // each product's, in turn
+    const Activations activations =
+        activations_for(weights.front().quantized_activations, from, stride, rows, weights.front().columns, own);
+    args.x = activations.data;
+    args.x_stride = activations.stride;
+    args.token_scales = activations.scales;
+    check(matmul(args, stream_), "experts");
+  };
+  const auto gate_and_up = [&](const MlpRun& mlp, const MlpScratch& memory) {
     const MlpWeights& shape = *mlp.shape;
     MatmulArgs args = mlp.args;
     args.columns = static_cast<int>(columns);
     args.store = Store::bf16;
     args.out = memory.packed;
     args.out_stride = 2 * shape.gate.rows;
-    const auto product = [&](std::span<const WeightMatrix> weights, const WeightPart* group_table,
-                             std::int64_t first_column, const std::uint16_t* from, std::int64_t stride,
-                             std::int64_t rows) {
-      args.table = group_table;
-      args.parts = 0;
-      for (const WeightMatrix& weight : weights) {
-        args.inline_parts[args.parts++] = part_of(weight, first_column);
-        first_column += weight.rows;
-      }
-      Arena own = quantised;
-      const Activations activations =
-          activations_for(weights.front().quantized_activations, from, stride, rows, weights.front().columns, own);
-      args.x = activations.data;
-      args.x_stride = activations.stride;
-      args.token_scales = activations.scales;
-      check(matmul(args, stream_), "experts");
-    };
+    args.old_x = mlp.old_x;
+    args.old_routing = mlp.old_routing;
     const bool together = mlp.args.groups == 0 ? shape.gate.quantized_activations == shape.up.quantized_activations
                                                : mlp.gate_up != nullptr;
     const WeightMatrix both[] = {shape.gate, shape.up};
-    if (together && few_items(mlp.args) && takes_fast_kernels(shape, hidden)) {
+    if (together && takes_activated(mlp, hidden)) {
       args.store = Store::activated;
       args.out = memory.inner;
       args.out_stride = shape.gate.rows;
       args.alpha = activation.alpha;
       args.limit = activation.limit;
       args.beta = activation.beta;
-      product(both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
-    } else if (together) {
-      product(both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
+      return product(args, both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
+    }
+    if (together) {
+      product(args, both, mlp.gate_up, 0, x, hidden.row_stride, tokens);
     } else {
-      product({&shape.gate, 1}, mlp.gate, 0, x, hidden.row_stride, tokens);
-      product({&shape.up, 1}, mlp.up, shape.gate.rows, x, hidden.row_stride, tokens);
+      product(args, {&shape.gate, 1}, mlp.gate, 0, x, hidden.row_stride, tokens);
+      product(args, {&shape.up, 1}, mlp.up, shape.gate.rows, x, hidden.row_stride, tokens);
     }
-    if (args.store != Store::activated) {
-      check(launch_activate(memory.packed, static_cast<int>(mlp.rows), static_cast<int>(shape.gate.rows), activation,
-                            memory.inner, stream_),
-            "experts: activation");
-    }
+    check(launch_activate(memory.packed, static_cast<int>(mlp.rows), static_cast<int>(shape.gate.rows), activation,
+                          memory.inner, stream_),
+          "experts: activation");
+  };
+  const auto down = [&](const MlpRun& mlp, const MlpScratch& memory) {
+    MatmulArgs args = mlp.args;
     args.list_divisor = 1;
-    args.columns = static_cast<int>(shape.gate.rows);
+    args.columns = static_cast<int>(mlp.shape->gate.rows);
     args.store = mlp.args.pair_weights != nullptr ? Store::weighted : Store::f32;
     args.out = memory.sums;
     args.out_stride = columns;
-    product({&shape.down, 1}, mlp.down, 0, memory.inner, shape.gate.rows, mlp.rows);
+    args.old_x = mlp.old_inner;
+    args.old_routing = mlp.routing_older;
+    product(args, {&mlp.shape->down, 1}, mlp.down, 0, memory.inner, mlp.shape->gate.rows, mlp.rows);
   };
 
+  MlpRun of_shared;
+  if (shared != nullptr) {
+    of_shared.shape = shared;
+    of_shared.rows = tokens;
+    of_shared.args.items = static_cast<std::int32_t>(tokens);
+    of_shared.args.fixed_order = deterministic_;
+  }
+  bool shared_left = shared != nullptr;
   if (k > 0) {
     for (const ExpertClass& kind : table->classes) {
       const ExpertGroups kinds{first, static_cast<int>(table->experts.size()), kind.groups, kind.group_of_expert};
-      const bool direct = tokens * k <= direct_worth && takes_fast_kernels(kind.shape, hidden);
-      if (!direct)
-        check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
       MlpRun mlp;
       mlp.shape = &kind.shape;
       mlp.gate_up = kind.gate_up;
@@ -367,12 +404,17 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.args.items = static_cast<std::int32_t>(tokens * k);
       mlp.args.groups = kind.groups;
       mlp.args.list_divisor = static_cast<int>(k);
-      if (direct) {
-        mlp.args.expert_ids = routing.expert_ids;
-        mlp.args.group_of_expert = table->classes.size() > 1 ? kind.group_of_expert : nullptr;
-        mlp.args.first_expert = first;
-        mlp.args.expert_count = kinds.count;
-      } else {
+      mlp.args.pair_weights = routing.expert_weights;
+      mlp.args.scaling = scaling;
+      mlp.args.fixed_order = deterministic_;
+      mlp.args.expert_ids = routing.expert_ids;
+      mlp.args.group_of_expert = table->classes.size() > 1 ? kind.group_of_expert : nullptr;
+      mlp.args.first_expert = first;
+      mlp.args.expert_count = kinds.count;
+      const bool decode = kind.gate_up != nullptr && takes_decode(mlp, hidden);
+      if (!decode && (tokens * k > direct_worth || !takes_fast_kernels(kind.shape, hidden))) {
+        check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
+        mlp.args.expert_ids = nullptr;
         mlp.args.list = lists.list;
         mlp.args.result_by_list = true;
         mlp.args.group_begin = lists.group_begin;
@@ -380,17 +422,23 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
         mlp.args.tile_group = lists.tile_group;
         mlp.args.tile_begin = lists.tile_begin;
       }
-      mlp.args.pair_weights = routing.expert_weights;
-      mlp.args.scaling = scaling;
-      run(mlp, routed);
+      // Shared and routed in turn, so that each product's rows are there before the one ahead of it begins.
+      const bool in_turn = decode && shared_left && takes_decode(of_shared, hidden);
+      if (in_turn) gate_and_up(of_shared, alone);
+      mlp.old_x = mlp.old_routing = in_turn;
+      if (!decode && run_wide(mlp, routed)) continue;
+      gate_and_up(mlp, routed);
+      of_shared.old_inner = in_turn;
+      if (in_turn) down(of_shared, alone);
+      mlp.old_inner = in_turn;
+      mlp.routing_older = decode;
+      down(mlp, routed);
+      shared_left = shared_left && !in_turn;
     }
   }
-  if (shared != nullptr) {
-    MlpRun mlp;
-    mlp.shape = shared;
-    mlp.rows = tokens;
-    mlp.args.items = static_cast<std::int32_t>(tokens);
-    run(mlp, alone);
+  if (shared_left && (takes_decode(of_shared, hidden) || !run_wide(of_shared, alone))) {
+    gate_and_up(of_shared, alone);
+    down(of_shared, alone);
   }
   CombineArgs combine;
   combine.tokens = static_cast<int>(tokens);

@@ -1,2 +1,9 @@
 // Hopper's own kernels (files *_sm90*.cu) are not emulated: nothing here takes any call, so that the plain kernels run.
-namespace m3::ops::cuda {}
+#include "src/ops/cuda/matmul_decode_sm90.h"
+
+namespace m3::ops::cuda {
+
+bool decode_takes_sm90(const MatmulArgs&) { return false; }
+cudaError_t matmul_decode_sm90(const MatmulArgs&, cudaStream_t) { return cudaErrorInvalidValue; }
+
+}  // namespace m3::ops::cuda

@@ -2,6 +2,6 @@
 
 namespace m3::ops::cuda {
 
-template cudaError_t matmul_decode_sm90_of<WeightFormat::bf16>(const MatmulArgs&, cudaStream_t);
+template cudaError_t matmul_decode_of<WeightFormat::bf16>(const MatmulArgs&, cudaStream_t);
 
 }  // namespace m3::ops::cuda

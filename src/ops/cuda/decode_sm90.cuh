@@ -1,0 +1,86 @@
+// What Hopper's products of few rows share: weights from their stored format in as few instructions as there are, waiting
+// for the kernel ahead, small copies.
+#pragma once
+
+#include "src/ops/cuda/matmul_sm80.cuh"
+#include "src/ops/cuda/wgmma.cuh"
+
+namespace m3::ops::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <WeightFormat Format>
+struct DecodeCodec {
+  static constexpr float missing = Format == WeightFormat::nvfp4 ? 256.0f : 1.0f;  // what the sums lack
+
+  // Eight e2m1 codes as four pairs (i, i + 4) of bf16 times 2^-126. A code times 2^12 + 2^6 has its sign and its magnitude
+  // in their places.
+  __device__ static void spread_e2m1(std::uint32_t codes, std::uint32_t* pairs) {
+    constexpr std::uint32_t wanted = 0x81c081c0u;
+    const std::uint32_t upper = codes >> 8;
+    pairs[0] = ((codes & 0x000f000fu) * 0x1040u) & wanted;
+    pairs[1] = ((codes & 0x00f000f0u) * 0x0104u) & wanted;
+    pairs[2] = ((upper & 0x000f000fu) * 0x1040u) & wanted;
+    pairs[3] = ((upper & 0x00f000f0u) * 0x0104u) & wanted;
+  }
+  // Four e4m3 codes as pairs (0, 2) and (1, 3) of bf16 times 2^-120.
+  __device__ static void spread_e4m3(std::uint32_t codes, std::uint32_t* pairs) {
+    pairs[0] = ((codes << 8) & 0x80008000u) | ((codes << 4) & 0x07f007f0u);
+    pairs[1] = (codes & 0x80008000u) | ((codes >> 4) & 0x07f007f0u);
+  }
+  // From a scale's byte, what the spread codes lack, in both halves.
+  __device__ static std::uint32_t factor(std::uint32_t code) {
+    if constexpr (Format == WeightFormat::mxfp4) return code * 0x00800080u + 126 * 0x00800080u;
+    if constexpr (Format == WeightFormat::mxfp8) return code * 0x00800080u + 120 * 0x00800080u;
+    if constexpr (Format == WeightFormat::nvfp4) {
+      // e4m3 times 2^-120, then times 2^238: 256 is missing.
+      const std::uint32_t both = (((code << 8) & 0x8000u) | ((code << 4) & 0x07f0u)) * 0x00010001u;
+      return multiply_bf16(multiply_bf16(both, 0x7b007b00u), 0x7b007b00u);
+    }
+    return 0x7b807b80u;
+  }
+  // Whether one of some codes, or-ed, may need two factors, or none will do.
+  __device__ static bool rare(std::uint32_t codes) {
+    return Format == WeightFormat::nvfp4 ? (codes & 0x7fu) == 0x7fu : (codes & 0x80u) != 0;
+  }
+  // The two factors then.
+  __device__ static uint2 factors(std::uint32_t code) {
+    if constexpr (Format == WeightFormat::nvfp4) {
+      return {(code & 0x7fu) == 0x7fu ? 0x7fc07fc0u : factor(code), 0x3f803f80u};
+    }
+    const std::uint32_t exponent = code + (Format == WeightFormat::mxfp4 ? 126 : 120);
+    if (code == 255) return {0x7fc07fc0u, 0x3f803f80u};
+    if (exponent <= 254) return {exponent * 0x00800080u, 0x3f803f80u};
+    return {254 * 0x00800080u, (exponent - 127) * 0x00800080u};
+  }
+  // Eight activations in order -> the pairs that meet the spread codes.
+  __device__ static void arrange(const uint4& v, std::uint32_t* pairs) {
+    if constexpr (Format == WeightFormat::mxfp4 || Format == WeightFormat::nvfp4) {
+      pairs[0] = __byte_perm(v.x, v.z, 0x5410), pairs[1] = __byte_perm(v.x, v.z, 0x7632);
+      pairs[2] = __byte_perm(v.y, v.w, 0x5410), pairs[3] = __byte_perm(v.y, v.w, 0x7632);
+    } else if constexpr (Format == WeightFormat::fp8 || Format == WeightFormat::mxfp8) {
+      pairs[0] = __byte_perm(v.x, v.y, 0x5410), pairs[1] = __byte_perm(v.x, v.y, 0x7632);
+      pairs[2] = __byte_perm(v.z, v.w, 0x5410), pairs[3] = __byte_perm(v.z, v.w, 0x7632);
+    } else {
+      pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
+    }
+  }
+};
+
+__device__ inline void wait_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void let_next_grid_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+template <int Bytes>
+__device__ inline void copy_async_small(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(Bytes) : "memory");
+}
+
+// Which of concatenated weights has this row; the row becomes that one's.
+__device__ inline int part_at(const MatmulArgs& args, int& row) {
+  int part = 0;
+  for (; part + 1 < args.parts && row >= args.inline_parts[part].rows; ++part) row -= args.inline_parts[part].rows;
+  return part;
+}
+
+#endif
+
+}  // namespace m3::ops::cuda

@@ -364,13 +364,22 @@ class TinyM3(nn.Module):
             layer.project = torch.compile(layer.project, dynamic=False)
             layer.finish = torch.compile(layer.finish, dynamic=False)
 
-    def forward(self, ids, positions, plan: Plan, attend, sparse=True, taught=None, drop=None, dtype=torch.bfloat16):
+    def forward(
+        self, ids, positions, plan: Plan, attend, sparse=True, taught=None, drop=None, dtype=torch.bfloat16, media=None
+    ):
         """ids and positions [tokens]: a step of documents side by side.
 
         sparse False runs every layer dense. taught is (first token, rows, length, queries) of a part whose index loss
-        is wanted. drop [tokens, 1] are dropout rates. dtype is the residual's.
+        is wanted. drop [tokens, 1] are dropout rates. dtype is the residual's. media: features [rows, hidden] of pictures
+        and each token's row of them, -1 for words.
         """
         x = self.embed_tokens(ids).to(dtype)
+        if media is not None:
+            features, rows = media
+            # Words point at rows one after another, not all at the same one, whose gradient would be a queue.
+            spread = torch.arange(len(ids), device=ids.device) % len(features)
+            seen = features.to(dtype)[torch.where(rows < 0, spread, rows)]
+            x = torch.where((rows >= 0)[:, None], seen, x)
         if self._table is None or self._table[0].device != ids.device:
             self._table = rotary_table(self.config, MAX_LENGTH, ids.device)
         cos, sin = (part[positions] for part in self._table)

@@ -10,17 +10,17 @@ from published import seeded_state, text_config, vision_shapes, whole_config, wr
 from seeded_weights import bf16_bits
 
 # Head size 80 as in the real tower; everything else as small as it goes.
-VISION = {"model_type": "clip_vision_model", "hidden_size": 160, "intermediate_size": 64, "num_hidden_layers": 1,
-          "num_attention_heads": 2, "num_channels": 3, "image_size": 56, "patch_size": 14, "hidden_act": "gelu",
-          "layer_norm_eps": 1e-05, "attention_dropout": 0.0, "projection_dim": 128, "rope_theta": 10000.0,
+VISION = {"model_type": "clip_vision_model", "hidden_size": 80, "intermediate_size": 48, "num_hidden_layers": 1,
+          "num_attention_heads": 1, "num_channels": 3, "image_size": 56, "patch_size": 14, "hidden_act": "gelu",
+          "layer_norm_eps": 1e-05, "attention_dropout": 0.0, "projection_dim": 64, "rope_theta": 10000.0,
           "position_embedding_type": "rope", "rope_mode": "3d", "vision_segment_max_frames": 4,
           "img_token_compression_config": {"image_token_compression_method": "patch_merge", "spatial_merge_size": 2,
                                            "temporal_patch_size": 2}}
 
 
 def small_text(vocab, kv_heads):
-    return text_config(hidden=128, layers=2, heads=2, kv_heads=kv_heads, vocab=vocab, sparse=[0, 1], moe=[0, 1],
-                       experts=3, experts_per_token=2, expert_width=64, shared_width=96, dense_width=128,
+    return text_config(hidden=64, layers=2, heads=2, kv_heads=kv_heads, vocab=vocab, sparse=[0, 1], moe=[0, 1],
+                       experts=3, experts_per_token=2, expert_width=32, shared_width=96, dense_width=112,
                        topk_blocks=2, max_positions=2048)
 
 
@@ -45,7 +45,7 @@ def published_names_vision(folder):
     """The whole model with a vision tower of random weights; no placeholder id in the prompt."""
     config = whole_config(small_text(96, 1), vision_config=VISION, projector_hidden_size=96, image_token_index=90,
                           video_token_index=91)
-    loaded(config, 31, vision_state(VISION, 128, 96)).save_pretrained(folder)
+    loaded(config, 31, vision_state(VISION, 64, 96)).save_pretrained(folder)
     return dict(seed=31, tokens=500, wanted=16, token_vocab=90)
 
 

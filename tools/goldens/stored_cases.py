@@ -10,10 +10,11 @@ INDEX = ("index_q_proj", "index_k_proj")
 NOT_QUANTISED = ["lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector", "patch_merge_mlp"]
 
 
-def small_text(vocab, heads=4, kv_heads=2, experts=4, expert_width=96, dense_width=160, **more):
+def small_text(vocab, hidden=128, heads=4, kv_heads=2, experts=4, expert_width=96, shared_width=64, dense_width=160,
+               **more):
     """hidden 128, expert width 96: no two dimensions of an expert agree, and 96 / 32 = 3 scales a row is odd."""
-    return text_config(hidden=128, layers=2, heads=heads, kv_heads=kv_heads, vocab=vocab, sparse=[0, 1], moe=[0, 1],
-                       experts=experts, experts_per_token=2, expert_width=expert_width, shared_width=64,
+    return text_config(hidden=hidden, layers=2, heads=heads, kv_heads=kv_heads, vocab=vocab, sparse=[0, 1], moe=[0, 1],
+                       experts=experts, experts_per_token=2, expert_width=expert_width, shared_width=shared_width,
                        dense_width=dense_width, topk_blocks=2, max_positions=2048, **more)
 
 
@@ -153,7 +154,8 @@ def nvfp4():
 
 def dtype_mix():
     """No quantisation: tensors stored bf16, fp16 and fp32 side by side."""
-    text = small_text(vocab=64, heads=2, kv_heads=1, experts=3, expert_width=64, dense_width=96)
+    text = small_text(vocab=80, hidden=64, heads=2, kv_heads=1, experts=3, expert_width=32, shared_width=48,
+                      dense_width=96)
     kinds = ("BF16", "F16", "F32")
     state = {}
     for index, (name, shape) in enumerate(tensor_shapes(text).items()):

@@ -20,7 +20,7 @@ def atlas_table(sprites: np.ndarray, device) -> torch.Tensor:
 
 
 def coverage(table, thing, x, y, tau):
-    """Share of each pixel that a thing covers: x, y in pixels, tau 0 ... 1 within the clip; thing [rows, 17, 1, 1]."""
+    """Share of each pixel that a thing covers: x, y in pixels, tau 0 ... 1 within the clip; thing [rows, 17, 1]."""
     dx = x - (thing[:, 1] + thing[:, 10] * tau)
     dy = y - (thing[:, 2] + thing[:, 11] * tau)
     size, aspect, cos, sin = thing[:, 3], thing[:, 4], thing[:, 5], thing[:, 6]
@@ -38,24 +38,23 @@ def coverage(table, thing, x, y, tau):
 
 
 def add_thing(canvas, table, thing, x, y, tau):
-    """canvas [rows, frames, 3, pixels] with a thing on it, and the share of each row's pixels that it covers."""
+    """canvas [rows, 3, pixels] with a thing on it, and the share of each row's pixels that it covers."""
     cover = coverage(table, thing, x, y, tau)
-    canvas = canvas + (thing[:, 7:10, 0][:, None] - canvas) * cover[:, :, None]
-    return canvas, cover.mean((1, 2))
+    return canvas + (thing[:, 7:10] - canvas) * cover[:, None], cover.mean(1)
 
 
 def ground(scene, x, y, noise):
-    """The background [rows, frames, 3, pixels]; scene [rows, values, 1, 1], noise of the canvas' shape."""
-    mix = (x * scene[:, 10] + y * scene[:, 11] + scene[:, 12]).clamp(0, 1)[:, :, None]
-    base, other = scene[:, 4:7, 0][:, None], scene[:, 7:10, 0][:, None]
-    period = scene[:, 14].clamp(min=1)
-    stripe = torch.where(((x + y) / period).floor() % 2 == 0, scene[:, 15], -scene[:, 15])
+    """The background [rows, 3, pixels]; scene [rows, values, 1], noise of the canvas' shape."""
+    mix = (x * scene[:, 10] + y * scene[:, 11] + scene[:, 12]).clamp(0, 1)[:, None]
+    base, other = scene[:, 4:7], scene[:, 7:10]
+    stripe = torch.where(((x + y) / scene[:, 14].clamp(min=1)).floor() % 2 == 0, scene[:, 15], -scene[:, 15])
     stripe = torch.where(scene[:, 14] > 0, stripe, torch.zeros_like(stripe))
-    return base + (other - base) * mix + stripe[:, :, None] + noise * scene[:, 13][:, :, None]
+    return base + (other - base) * mix + stripe[:, None] + noise * scene[:, 13:14]
 
 
 class Renderer:
-    """draw() takes scenes [B, SCENE_VALUES] and things [B, N, OBJECT_VALUES] of slots that hold `cells` tokens each."""
+    """Draws groups of slots: scenes [B, SCENE_VALUES], things [B, N, OBJECT_VALUES], the tokens a slot holds, and the
+    frames drawn of each (1, or 2 for clips). What is drawn are rows: one frame of one cell."""
 
     def __init__(self, sprites: np.ndarray, device, compiled: bool = False):
         self.table = atlas_table(sprites, device)
@@ -65,32 +64,40 @@ class Renderer:
         self.px, self.py = (inside % CELL).float() + 0.5, (inside // CELL).float() + 0.5
 
     @torch.no_grad()
-    def draw(self, scenes, things, cells: int, frames: int, generator=None):
-        """levels [B, cells, frames, 3, 28 * 28]; where [B, cells, 3] (group, row, column; -1 beyond the picture);
-        covers [B, cells, N]."""
+    def draw(self, groups: list, generator=None) -> list:
+        """For each (scenes, things, cells, frames): levels [B, cells, frames, 3, 28 * 28]; where [B, cells, 3] (group,
+        row, column; -1 beyond the picture); covers [B, cells, N]."""
+        plans = [self.plan(*group) for group in groups]
+        scene, things, x, y, tau = (torch.cat(part) for part in zip(*(plan[1:] for plan in plans)))
+        x, y = x[:, None] + self.px, y[:, None] + self.py
+        noise = torch.randn(len(x), 3, CELL * CELL, device=x.device, generator=generator)
+        canvas, covers = self.ground(scene[..., None], x, y, noise), []
+        for n in range(things.shape[1]):
+            thing = things[:, n, :, None].contiguous()
+            canvas, cover = self.add_thing(canvas, self.table, thing, x, y, tau[:, None])
+            covers.append(cover)
+        levels, covers = canvas.round().clamp(0, 255), torch.stack(covers, -1)
+        out, first = [], 0
+        for (scenes, _, cells, frames), (where, *_) in zip(groups, plans):
+            span = slice(first, first + len(scenes) * cells * frames)
+            shape = (len(scenes), cells, frames)
+            out.append((levels[span].view(*shape, 3, -1), where, covers[span].view(*shape, -1).mean(2)))
+            first = span.stop
+        return out
+
+    def plan(self, scenes, things, cells: int, frames: int):
+        """where, and for every row its scene, things, the cell's place in pixels and its time."""
         count, device = scenes.shape[0], scenes.device
         index = torch.arange(cells, device=device)[None]
         h, w, groups = (scenes[:, i : i + 1].long() for i in range(3))
-        frame_cells = (h * w).clamp(min=1)
-        group, rest = index // frame_cells, index % frame_cells
+        group, rest = index // (h * w).clamp(min=1), index % (h * w).clamp(min=1)
         row, column = rest // w.clamp(min=1), rest % w.clamp(min=1)
-        there = index < groups * h * w
-        where = torch.stack([group, row, column], -1).masked_fill(~there[..., None], -1)
-        x = (column * CELL).flatten()[:, None, None] + self.px
-        y = (row * CELL).flatten()[:, None, None] + self.py
+        where = torch.stack([group, row, column], -1).masked_fill(~(index < groups * h * w)[..., None], -1)
         number = 2 * group[..., None] + torch.arange(frames, device=device)
         number = torch.minimum(number, scenes[:, 3].long()[:, None, None] - 1).clamp(min=0)
-        tau = scenes[:, 16:].gather(1, number.flatten(1)).view(count * cells, frames, 1)
-        scene = scenes.repeat_interleave(cells, 0)[:, :, None, None]
-        x, y, tau = x.float(), y.float(), tau.float()
-        noise = torch.randn(count * cells, frames, 3, CELL * CELL, device=device, generator=generator)
-        canvas, covers = self.ground(scene, x, y, noise), []
-        for n in range(things.shape[1]):
-            thing = things[:, n].repeat_interleave(cells, 0)[:, :, None, None]
-            canvas, cover = self.add_thing(canvas, self.table, thing, x, y, tau)
-            covers.append(cover)
-        levels = canvas.round().clamp(0, 255).view(count, cells, frames, 3, CELL * CELL)
-        return levels, where, torch.stack(covers, -1).view(count, cells, -1)
+        tau = scenes[:, 16:].gather(1, number.flatten(1)).flatten()
+        x, y = ((part * CELL)[..., None].expand(count, cells, frames).flatten().float() for part in (column, row))
+        return where, *(part.repeat_interleave(cells * frames, 0) for part in (scenes, things)), x, y, tau
 
 
 def patch_rows(levels):
@@ -149,5 +156,5 @@ def draw_scene(renderer: Renderer, scene, seed: int) -> list[np.ndarray]:
     generator = torch.Generator(renderer.table.device).manual_seed(seed)
     values, things = (torch.from_numpy(part)[None].to(renderer.table.device) for part in scene.values())
     cells = scene.cells * scene.groups
-    levels, where, _ = renderer.draw(values, things, cells, min(2, len(scene.times)), generator)
+    (levels, where, _), = renderer.draw([(values, things, cells, min(2, len(scene.times)))], generator)
     return to_frames(scene, levels[0], where[0])

@@ -161,9 +161,10 @@ class SightTrainer(Trainer):
 
     def resume(self, folder: Path) -> None:
         load_checkpoint(self.model, folder, self.tower)
-        with tarfile.open(folder / "rest.tar.gz") as file:
-            state = json.load(file.extractfile("state.json"))
-        self.step, self.tokens, self.trained = state["step"], state["tokens"], state["seconds"]
+        if (folder / "rest.tar.gz").exists():  # a finished checkpoint has none
+            with tarfile.open(folder / "rest.tar.gz") as file:
+                state = json.load(file.extractfile("state.json"))
+            self.step, self.tokens, self.trained = state["step"], state["tokens"], state["seconds"]
         self.first_progress = self.arguments.from_progress
         say(f"resumed at step {self.step}, progress {self.first_progress:.2f}")
 
@@ -189,9 +190,9 @@ class SightTrainer(Trainer):
     def look(self, sent: dict):
         """features [rows, hidden] of the step's scenes, and what they are taught."""
         pixels, places, taught, there = [], [], [], []
-        for number, (_, cells, frames) in enumerate(self.layout.groups):
-            scenes, things = sent[f"scenes{number}"], sent[f"things{number}"]
-            levels, where, covers = self.renderer.draw(scenes, things, cells, frames)
+        groups = [(sent[f"scenes{number}"], sent[f"things{number}"], cells, frames)
+                  for number, (_, cells, frames) in enumerate(self.layout.groups)]  # fmt: skip
+        for (scenes, things, *_), (levels, where, covers) in zip(groups, self.renderer.draw(groups)):
             pixels.append(patch_rows(levels))
             places.append(patch_places(where).flatten(0, 1))
             taught.append(lessons(scenes, things, where, covers).flatten(0, 1))

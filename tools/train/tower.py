@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from skills.scenes import CLASSES, COLOUR_NAMES, MOTIONS
 
@@ -106,7 +107,8 @@ class Tower(nn.Module):
             for (slots, length), mask in zip(groups, masks):
                 span = slice(first, first + slots * length)
                 one = [part[span].view(slots, length, *part.shape[1:]).transpose(1, 2) for part in (q, k, v)]
-                attended = F.scaled_dot_product_attention(*one, attn_mask=mask.expand(-1, -1, length, -1))
+                with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+                    attended = F.scaled_dot_product_attention(*one, attn_mask=mask.expand(-1, -1, length, -1))
                 parts.append(attended.transpose(1, 2).flatten(0, 1))
                 first += slots * length
             x = layer.finish(x, torch.cat(parts))

@@ -1,7 +1,8 @@
 // The products of matmul.h for many rows of x on Hopper: yᵀ = W · xᵀ with wgmma.
 //
 // A block of threads sums 256 rows of W by up to 152 items: two warpgroups of 128 rows (two products of 64 rows each),
-// and a third whose one thread keeps a ring of steps of 64 columns filled by tensor copies. Two blocks, a cluster, take
+// and a third of single warps: one keeps a ring of steps of 64 columns filled by tensor copies, one works out the tiles
+// and what multiplies their results, one has the L2 fetch weights in runs that memory likes. Two blocks, a cluster, take
 // the same rows of W with different items; each copies half of the weights to both. W is the operand from shared memory
 // where it is bf16, else it is widened into registers, a k16 ahead of the tensor cores. Tiles of items are cut to what an
 // expert has, in steps of 8.
@@ -24,8 +25,10 @@ struct WideArgs {
   int row_tiles;   // of all parts
   int item_pairs;  // of a list without groups: tiles of items / blocks of a cluster
   int vector_stores;
+  int prefetch;  // whether the L2 is asked for weights ahead
 };
 
+inline int wide_prefetch = 1;
 inline constexpr int wide_threads = 3 * 128;
 inline constexpr int wide_octet = 8;  // steps that share a copy of scales
 
@@ -39,16 +42,20 @@ struct WideLayout {
   static constexpr int scale_row = Format == WeightFormat::nvfp4 ? 32 : Codec<Format>::scaled ? 16 : 0;
   static constexpr int scale_bytes = wide_rows * scale_row;  // of an octet
   static constexpr int staging_bytes = 16 * (128 * 2 + 16);  // of a warpgroup, twice
+  // A tile's table: rows of the result and factors of its items, factors of its rows of W, the place.
+  static constexpr int token_rows = 0;
+  static constexpr int token_factors = wide_items * 4;
+  static constexpr int row_factors = 2 * wide_items * 4;
+  static constexpr int place = row_factors + wide_rows * 4;
+  static constexpr int table_bytes = place + 32;
   // Places.
   static constexpr int scales = stages * stage_bytes;
   static constexpr int staging = scales + 2 * scale_bytes;
-  static constexpr int token_factors = staging + 4 * staging_bytes;
-  static constexpr int token_rows = token_factors + 2 * wide_items * 4;
-  static constexpr int row_factors = token_rows + 2 * wide_items * 4;  // and biases
-  static constexpr int tiles = row_factors + 2 * 128 * 8;
-  static constexpr int begins = tiles + 2 * 64;
-  static constexpr int barriers = (begins + (wide_groups + 1) * 4 + 7) / 8 * 8;
-  static constexpr int bytes = barriers + 2 * stages * 8 + 896;  // to align 128 bytes by to 1024
+  static constexpr int tables = staging + 4 * staging_bytes;
+  static constexpr int progress = tables + 2 * table_bytes;
+  static constexpr int barriers = progress + 8;
+  static constexpr int bytes = barriers + (2 * stages + 4) * 8 + 896;  // to align 128 bytes by to 1024
+  static_assert(table_bytes % 16 == 0);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -66,11 +73,8 @@ struct Place {
 template <int Cluster, WideStore Kind>
 class Walk {
  public:
-  __device__ void begin() {
-    unit_ = static_cast<int>(blockIdx.x) / Cluster;
-    group_ = first_ = 0;
-  }
-  __device__ bool next(const WideArgs& wide, const int* begins, int rank, Place& place) {
+  __device__ Walk() : unit_(static_cast<int>(blockIdx.x) / Cluster) {}
+  __device__ bool next(const WideArgs& wide, int rank, Place& place) {
     const MatmulArgs& args = wide.args;
     int items = args.items, pairs = wide.item_pairs, pair = 0, tile = 0;
     place.group = 0;
@@ -78,7 +82,8 @@ class Walk {
     if (args.groups > 0) {
       for (;; ++group_) {
         if (group_ == args.groups) return false;
-        items = begins[group_ + 1] - begins[group_];
+        place.begin = args.group_begin[group_];
+        items = args.group_begin[group_ + 1] - place.begin;
         pairs = (items + wide_items * Cluster - 1) / (wide_items * Cluster);
         if (unit_ < first_ + pairs * wide.row_tiles) break;
         first_ += pairs * wide.row_tiles;
@@ -86,7 +91,6 @@ class Walk {
       tile = (unit_ - first_) / pairs;
       pair = (unit_ - first_) % pairs;
       place.group = group_;
-      place.begin = begins[group_];
     } else {
       if (unit_ >= pairs * wide.row_tiles) return false;
       constexpr int band = 8;
@@ -122,16 +126,21 @@ class Walk {
   }
 
  private:
-  int unit_, group_, first_;
+  int unit_, group_ = 0, first_ = 0;
 };
 
-// A warpgroup's tile, in shared memory: what it needs beside the products leaves them the registers.
-template <int Cluster, WideStore Kind>
-struct Tile {
-  Walk<Cluster, Kind> walk;
-  Place place;
-  int more;
-};
+// A tile's blocks of 64 rows of W: of one part, or gate and up in turn.
+template <WideStore Kind>
+__device__ inline int part_of_block(int block, int part) {
+  return Kind == WideStore::activated ? block % 2 : part;
+}
+template <WideStore Kind>
+__device__ inline int row_of_block(int block, int row) {
+  return row + 64 * (Kind == WideStore::activated ? block / 2 : block);
+}
+__device__ inline const WeightPart* part_in(const MatmulArgs& args, int group, int part) {
+  return args.groups > 0 ? args.table + group * args.parts + part : args.inline_parts + part;
+}
 
 template <int Stages>
 struct Ring {
@@ -142,117 +151,157 @@ struct Ring {
   }
 };
 
-// The block's shared memory.
+// The block's shared memory, by its addresses there.
 template <WeightFormat Format>
 struct Shared {
   using Layout = WideLayout<Format>;
-  std::byte* base;
-  __device__ std::byte* weights(int stage) const { return base + stage * Layout::stage_bytes; }
-  __device__ std::byte* x(int stage) const { return weights(stage) + Layout::weight_bytes; }
-  __device__ std::byte* scales(int slot) const { return base + Layout::scales + slot * Layout::scale_bytes; }
-  __device__ std::byte* staging(int group, int half) const {
-    return base + Layout::staging + (group * 2 + half) * Layout::staging_bytes;
+  std::uint32_t base;
+  __device__ std::uint32_t weights(int stage) const { return base + stage * Layout::stage_bytes; }
+  __device__ std::uint32_t x(int stage) const { return weights(stage) + Layout::weight_bytes; }
+  __device__ std::uint32_t scales(int slot) const { return base + Layout::scales + slot * Layout::scale_bytes; }
+  __device__ std::uint32_t staging(int group) const {
+    return base + Layout::staging + group * 2 * Layout::staging_bytes;
   }
-  __device__ float* token_factors(int group) const {
-    return reinterpret_cast<float*>(base + Layout::token_factors) + group * wide_items;
-  }
-  __device__ int* token_rows(int group) const {
-    return reinterpret_cast<int*>(base + Layout::token_rows) + group * wide_items;
-  }
-  __device__ float2* row_factors(int group) const {
-    return reinterpret_cast<float2*>(base + Layout::row_factors) + group * 128;
-  }
-  template <typename T>
-  __device__ T* tile(int group) const {
-    static_assert(sizeof(T) <= 64);
-    return reinterpret_cast<T*>(base + Layout::tiles + group * 64);
-  }
-  __device__ int* begins() const { return reinterpret_cast<int*>(base + Layout::begins); }
-  __device__ std::uint64_t* full(int stage) const {
-    return reinterpret_cast<std::uint64_t*>(base + Layout::barriers) + stage;
-  }
-  __device__ std::uint64_t* empty(int stage) const { return full(Layout::stages + stage); }
+  __device__ std::uint32_t table(int turn) const { return base + Layout::tables + turn * Layout::table_bytes; }
+  __device__ std::uint32_t progress() const { return base + Layout::progress; }
+  __device__ std::uint32_t full(int stage) const { return base + Layout::barriers + stage * 8; }
+  __device__ std::uint32_t empty(int stage) const { return full(Layout::stages + stage); }
+  __device__ std::uint32_t table_full(int turn) const { return full(2 * Layout::stages + turn); }
+  __device__ std::uint32_t table_empty(int turn) const { return full(2 * Layout::stages + 2 + turn); }
 };
+inline constexpr int table_readers = 8 + 2;  // warps that multiply, the copying one and the fetching one
+
+__device__ inline void write_place(std::uint32_t at, const Place& place, bool more) {
+  const int words[] = {place.group, place.part, place.row, place.begin, place.count, place.copied, more ? 1 : 0};
+#pragma unroll
+  for (int i = 0; i < 7; ++i) store_word(at + i * 4, static_cast<std::uint32_t>(words[i]));
+}
+// False behind the last tile.
+__device__ inline bool read_place(std::uint32_t at, Place& place) {
+  const uint4 first = load_words4(at);
+  place.group = static_cast<int>(first.x);
+  place.part = static_cast<int>(first.y);
+  place.row = static_cast<int>(first.z);
+  place.begin = static_cast<int>(first.w);
+  const uint4 second = load_words4(at + 16);
+  place.count = static_cast<int>(second.x);
+  place.copied = static_cast<int>(second.y);
+  return second.z != 0;
+}
 
 // The same, but nothing that comes of it is computed ahead of here and kept: registers are short during the products.
 __device__ inline int fresh(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
-template <WeightFormat Format>
-__device__ inline Shared<Format> fresh(Shared<Format> shared) {
-  asm volatile("" : "+l"(shared.base));
-  return shared;
+
+// --- the warps of the third warpgroup --------------------------------------------------------------------------------
+
+// Works out the tiles: two at a time are ready.
+template <WeightFormat Format, WideStore Kind, int Cluster>
+__device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
+  using Layout = WideLayout<Format>;
+  const MatmulArgs& args = wide.args;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const bool weighted = args.store == Store::weighted;
+  Walk<Cluster, Kind> walk;
+  for (int turn = 0;; ++turn) {
+    Place place = {};
+    const bool more = walk.next(wide, static_cast<int>(rank), place);
+    const std::uint32_t table = shared.table(turn % 2);
+    wait_for(shared.table_empty(turn % 2), (turn / 2 % 2) ^ 1);
+    if (lane == 0) write_place(table + Layout::place, place, more);
+    if (more) {
+#pragma unroll
+      for (int i = lane; i < wide_items; i += warp_size) {
+        const int item = place.begin + i;
+        if (i < place.count) {
+          const int row = args.result_by_list ? args.list[item] : item;
+          float factor = weighted ? args.scaling * args.pair_weights[row] : 1.0f;
+          if (args.token_scales != nullptr) factor *= args.token_scales[item];
+          store_word(table + Layout::token_rows + i * 4, static_cast<std::uint32_t>(row));
+          store_float(table + Layout::token_factors + i * 4, factor);
+        }
+      }
+      const int rows = args.inline_parts[place.part].rows;
+#pragma unroll
+      for (int block = 0; block < 4; ++block) {
+        const WeightPart* weight = part_in(args, place.group, part_of_block<Kind>(block, place.part));
+        const float scale = weight->tensor_scale;
+        const float* row_scales = weight->row_scales;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = min(row_of_block<Kind>(block, place.row) + lane + i * warp_size, rows - 1);
+          store_float(table + Layout::row_factors + (block * 64 + lane + i * warp_size) * 4,
+                      row_scales != nullptr ? scale * row_scales[row] : scale);
+        }
+      }
+    }
+    arrive(shared.table_full(turn % 2));
+    if (!more) break;
+  }
 }
 
-// --- the copying thread ----------------------------------------------------------------------------------------------
-
+// One thread keeps the ring filled.
 template <WeightFormat Format, WideStore Kind, int Cluster>
 __device__ inline void produce(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
-  constexpr bool bytes_as_elements = Format != WeightFormat::bf16;
-  constexpr int step_elements = bytes_as_elements ? step_bytes(Format) : step_columns;
+  constexpr int step_elements = Format == WeightFormat::bf16 ? step_columns : step_bytes(Format);
+  constexpr int blocks = Cluster == 2 ? 2 : 4;
   const MatmulArgs& args = wide.args;
   const int steps = args.columns / step_columns;
-  Walk<Cluster, Kind> walk;
-  walk.begin();
+  const int first_block = Cluster == 2 ? static_cast<int>(rank) * 2 : 0;
   Place place;
   Ring<Layout::stages> ring;
   int octet = 0;
+  unsigned done = 0;
   prefetch_map(&wide.x_boxes[0]);
   prefetch_map(&wide.x_boxes[1]);
-  while (walk.next(wide, shared.begins(), static_cast<int>(rank), place)) {
-    // The maps of the blocks of 64 rows: of one part, or gate and up in turn.
+  for (int turn = 0;; ++turn) {
+    wait_for(shared.table_full(turn % 2), turn / 2 % 2);
+    if (!read_place(shared.table(turn % 2) + Layout::place, place)) break;
+    arrive(shared.table_empty(turn % 2));
     const WeightMaps* maps[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int part = Kind == WideStore::activated ? i : place.part;
-      if (args.groups > 0) {
-        maps[i] = args.maps + place.group * args.parts + part;
-        acquire_map(&maps[i]->values);
-        if constexpr (Layout::scale_row > 0) acquire_map(&maps[i]->scales);
-      } else {
-        maps[i] = wide.weights + part;
-      }
+      const int part = part_of_block<Kind>(i, place.part);
+      maps[i] = args.groups > 0 ? args.maps + place.group * args.parts + part : wide.weights + part;
     }
-    const auto row_of = [&](int block) {
-      return place.row + 64 * (Kind == WideStore::activated ? block / 2 : block);
-    };
-    constexpr int first_block_step = Cluster == 2 ? 2 : 4;
-    const int first_block = Cluster == 2 ? static_cast<int>(rank) * 2 : 0;
     for (int step = 0; step < steps; ++step) {
-      barrier_wait(shared.empty(ring.stage), ring.phase ^ 1);
-      std::uint64_t* const full = shared.full(ring.stage);
+      wait_for(shared.empty(ring.stage), ring.phase ^ 1);
+      const std::uint32_t full = shared.full(ring.stage);
       const bool scales_too = Layout::scale_row > 0 && step % wide_octet == 0;
-      barrier_expect(full, static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 +
-                                                 (scales_too ? Layout::scale_bytes : 0)));
+      expect(full, static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 +
+                                         (scales_too ? Layout::scale_bytes : 0)));
 #pragma unroll
-      for (int i = 0; i < first_block_step; ++i) {
+      for (int i = 0; i < blocks; ++i) {
         const int block = first_block + i;
-        std::byte* const to = shared.weights(ring.stage) + block * Layout::block_bytes;
+        const std::uint32_t to = shared.weights(ring.stage) + block * Layout::block_bytes;
+        const int row = row_of_block<Kind>(block, place.row);
         if constexpr (Cluster == 2) {
-          copy_box_to(3, to, &maps[i % 2]->values, step * step_elements, row_of(block), full);
+          copy_box_to(3, to, &maps[i % 2]->values, step * step_elements, row, full);
         } else {
-          copy_box(to, &maps[i % 2]->values, step * step_elements, row_of(block), full);
+          copy_box(to, &maps[i % 2]->values, step * step_elements, row, full);
         }
       }
       if constexpr (Layout::scale_row > 0) {
         if (scales_too) {
 #pragma unroll
-          for (int i = 0; i < first_block_step; ++i) {
+          for (int i = 0; i < blocks; ++i) {
             const int block = first_block + i;
-            std::byte* const to = shared.scales(octet & 1) + block * 64 * Layout::scale_row;
+            const std::uint32_t to = shared.scales(octet & 1) + block * 64 * Layout::scale_row;
+            const int row = row_of_block<Kind>(block, place.row);
             const int column = step / wide_octet * Layout::scale_row;
             if constexpr (Cluster == 2) {
-              copy_box_to(3, to, &maps[i % 2]->scales, column, row_of(block), full);
+              copy_box_to(3, to, &maps[i % 2]->scales, column, row, full);
             } else {
-              copy_box(to, &maps[i % 2]->scales, column, row_of(block), full);
+              copy_box(to, &maps[i % 2]->scales, column, row, full);
             }
           }
           ++octet;
         }
       }
-      std::byte* const x = shared.x(ring.stage);
+      const std::uint32_t x = shared.x(ring.stage);
       int at = 0;
       for (; at + 64 <= place.copied; at += 64) {
         copy_box(x + at * 128, &wide.x_boxes[0], step * step_columns, place.begin + at, full);
@@ -260,8 +309,48 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
       for (; at < place.copied; at += 8) {
         copy_box(x + at * 128, &wide.x_boxes[1], step * step_columns, place.begin + at, full);
       }
+      store_word(shared.progress(), ++done);
       ring.step();
     }
+  }
+}
+
+// Has the L2 fetch rows of W by 512 bytes, ahead of the copies: those take 128 and less of a row at a time, which memory
+// gives at a poor rate.
+template <WeightFormat Format, WideStore Kind, int Cluster>
+__device__ inline void fetch_ahead(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
+  using Layout = WideLayout<Format>;
+  constexpr int run_steps = 512 / step_bytes(Format);
+  constexpr int rows_each = wide_rows / Cluster / warp_size;
+  const MatmulArgs& args = wide.args;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int steps = args.columns / step_columns;
+  const int row_bytes = steps * step_bytes(Format);
+  int before = 0;  // steps of the tiles so far
+  for (int turn = 0;; ++turn) {
+    wait_for(shared.table_full(turn % 2), turn / 2 % 2);
+    Place place;
+    const bool more = read_place(shared.table(turn % 2) + Layout::place, place);
+    __syncwarp();
+    if (!more) break;
+    if (lane == 0) arrive(shared.table_empty(turn % 2));
+    if (wide.prefetch == 0) continue;
+    const std::byte* rows[rows_each];
+    const int last = args.inline_parts[place.part].rows - 1;
+#pragma unroll
+    for (int i = 0; i < rows_each; ++i) {
+      const int block = (Cluster == 2 ? static_cast<int>(rank) * 2 : 0) + i / 2;
+      const int row = min(row_of_block<Kind>(block, place.row) + i % 2 * warp_size + lane, last);
+      rows[i] = part_in(args, place.group, part_of_block<Kind>(block, place.part))->values +
+                static_cast<std::int64_t>(row) * row_bytes;
+    }
+    for (int step = 0; step < steps; step += run_steps) {
+      while (static_cast<int>(load_word(shared.progress())) + 2 * run_steps < before + step) __nanosleep(200);
+      const int at = step * step_bytes(Format);
+#pragma unroll
+      for (int i = 0; i < rows_each; ++i) prefetch_run(rows[i] + at, static_cast<unsigned>(min(512, row_bytes - at)));
+    }
+    before += steps;
   }
 }
 
@@ -269,10 +358,10 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
 
 // This warp is done with a stage: told to all blocks that copy into it.
 template <int Cluster>
-__device__ inline void release(std::uint64_t* empty, unsigned rank) {
+__device__ inline void release(std::uint32_t empty, unsigned rank) {
   if (threadIdx.x % warp_size == 0) {
-    barrier_arrive(empty);
-    if constexpr (Cluster == 2) barrier_arrive_at(empty, rank ^ 1);
+    arrive(empty);
+    if constexpr (Cluster == 2) arrive_there(empty, rank ^ 1);
   }
 }
 
@@ -280,26 +369,20 @@ using Sums = float[2][wide_items / 2];
 
 // W from shared memory.
 template <int N, int Cluster, WeightFormat Format>
-__device__ inline void multiply_shared(Sums& sums, Shared<Format> shared, Ring<WideLayout<Format>::stages>& ring,
-                                       int steps, unsigned rank) {
+__device__ inline void multiply_shared(Sums& sums, const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring,
+                                       int steps, int group, unsigned rank) {
   using Layout = WideLayout<Format>;
-  const int group = fresh(static_cast<int>(threadIdx.x)) / 128;
-  shared = fresh(shared);
   int last = 0;
   for (int step = 0; step < steps; ++step) {
-    barrier_wait(shared.full(ring.stage), ring.phase);
-    const std::uint64_t x = tile_descriptor<128>(shared.x(ring.stage), 1024);
-    std::uint64_t w[2];
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      w[m] = tile_descriptor<128>(shared.weights(ring.stage) + (group * 2 + m) * Layout::block_bytes, 1024);
-    }
+    wait_for(shared.full(ring.stage), ring.phase);
+    const std::uint64_t x = rows_descriptor(shared.x(ring.stage));
+    const std::uint64_t w = rows_descriptor(shared.weights(ring.stage) + group * 2 * Layout::block_bytes);
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        WgmmaItems<N>::run(sums[m], descriptor_at(w[m], s * 32), descriptor_at(x, s * 32), 1);
+        WgmmaItems<N>::run(sums[m], descriptor_at(w, m * Layout::block_bytes + s * 32), descriptor_at(x, s * 32), 1);
       }
     }
     wgmma_commit();
@@ -318,14 +401,14 @@ template <WeightFormat Format>
 struct RowScale {
   std::uint32_t factors[Format == WeightFormat::nvfp4 ? 2 : 1];  // pairs: of the k16s in turn, or of the step's halves
 
-  __device__ void load(const std::byte* row, int step) {
+  __device__ void load(std::uint32_t row, int step) {
     const int at = step % wide_octet;
     if constexpr (Format == WeightFormat::nvfp4) {
-      spread_e4m3(*reinterpret_cast<const std::uint32_t*>(row + at * 4), factors[0], factors[1]);
+      spread_e4m3(load_word(row + at * 4), factors[0], factors[1]);
 #pragma unroll
       for (int i = 0; i < 2; ++i) factors[i] = multiply_bf16(factors[i], 0x7b807b80u);  // 2^120
     } else if constexpr (Codec<Format>::scaled) {
-      factors[0] = __byte_perm(*reinterpret_cast<const std::uint16_t*>(row + at * 2), 0, 0x4140) << 7;
+      factors[0] = __byte_perm(load_half(row + at * 2), 0, 0x4140) << 7;
     }
   }
   // Of columns 16 s … of the step.
@@ -344,14 +427,15 @@ struct RowScale {
   }
 };
 
-// The bytes of one row with this lane's numbers of a k16: columns 16 s + 2 j, + 1, and + 8, + 9.
+// The bytes of one row with a lane's numbers of a k16: columns 16 s + 2 j, + 1, and + 8, + 9. `row`: for 8-bit formats
+// with the lane's own offsets (see multiply_widened), swizzled; `offset`: in whole eights of rows.
 template <WeightFormat Format>
-__device__ inline uint2 load_row(const std::byte* row, int s, int swizzle, int j) {
+__device__ inline uint2 load_row(std::uint32_t row, int s, int offset) {
   if constexpr (step_bytes(Format) == 64) {
-    const std::byte* from = row + ((16 * s) ^ swizzle) + 4 * (j >> 1);
-    return {*reinterpret_cast<const std::uint32_t*>(from), *reinterpret_cast<const std::uint32_t*>(from + 8)};
+    const std::uint32_t from = (row ^ (16u * static_cast<unsigned>(s))) + offset;
+    return {load_word(from), load_word(from + 8)};
   } else {
-    return *reinterpret_cast<const uint2*>(row + 8 * s);
+    return load_words2(row + 8 * s + offset);
   }
 }
 // Those numbers, without scale; `pick` is pick_of(j).
@@ -379,39 +463,36 @@ __device__ inline void widen_row(const uint2& raw, unsigned pick, std::uint32_t&
 
 // W widened into registers.
 template <int N, int Cluster, WeightFormat Format>
-__device__ inline void multiply_widened(Sums& sums, Shared<Format> shared, Ring<WideLayout<Format>::stages>& ring,
-                                        int steps, unsigned rank, int& octet) {
-  const int thread = fresh(static_cast<int>(threadIdx.x));
-  shared = fresh(shared);
-  const int group = thread / 128;
+__device__ inline void multiply_widened(Sums& sums, const Shared<Format>& shared,
+                                        Ring<WideLayout<Format>::stages>& ring, int steps, unsigned rank, int& octet) {
   using Layout = WideLayout<Format>;
   constexpr int row_bytes = step_bytes(Format);
+  const int thread = fresh(static_cast<int>(threadIdx.x));
   const int lane = thread % warp_size;
   const int g = lane / 4;
   const int j = lane % 4;
-  const int row = group * 128 + thread % 128 / warp_size * 16 + g;
-  const int swizzle = (g >> 1 & 3) * 16;
+  const std::uint32_t row = thread / 128 * 128 + thread % 128 / warp_size * 16 + g;
+  // Pieces of 16 bytes of rows of 64 are swizzled by rows / 2 % 4 when copied.
+  const std::uint32_t row_at = row * row_bytes + (row_bytes == 64 ? (g >> 1 & 3) * 16 + 4 * (j >> 1) : 0);
   const unsigned pick = pick_of<Format>(j);
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     if (step % wide_octet == 0) ++octet;
-    barrier_wait(shared.full(ring.stage), ring.phase);
-    const std::byte* const weights = shared.weights(ring.stage) + row * row_bytes;
-    const std::uint64_t x = tile_descriptor<128>(shared.x(ring.stage), 1024);
+    wait_for(shared.full(ring.stage), ring.phase);
+    const std::uint32_t weights = shared.weights(ring.stage) + row_at;
+    const std::uint64_t x = rows_descriptor(shared.x(ring.stage));
     RowScale<Format> scales[2][2];
     uint2 raw[2][2];
     const auto load = [&](int s) {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          raw[m][r] = load_row<Format>(weights + (m * 64 + r * 8) * row_bytes, s, swizzle, j);
-        }
+        for (int r = 0; r < 2; ++r) raw[m][r] = load_row<Format>(weights, s, (m * 64 + r * 8) * row_bytes);
       }
     };
     load(0);
     if constexpr (Layout::scale_row > 0) {
-      const std::byte* const slot = shared.scales((octet - 1) & 1) + row * Layout::scale_row;
+      const std::uint32_t slot = shared.scales((octet - 1) & 1) + row * Layout::scale_row;
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -451,7 +532,7 @@ __device__ inline void pass_by(const Shared<Format>& shared, Ring<WideLayout<For
                                unsigned rank, int& octet) {
   for (int step = 0; step < steps; ++step) {
     if (step % wide_octet == 0) ++octet;
-    barrier_wait(shared.full(ring.stage), ring.phase);
+    wait_for(shared.full(ring.stage), ring.phase);
     __syncwarp();
     release<Cluster>(shared.empty(ring.stage), rank);
     ring.step();
@@ -460,61 +541,95 @@ __device__ inline void pass_by(const Shared<Format>& shared, Ring<WideLayout<For
 
 // --- results ---------------------------------------------------------------------------------------------------------
 
-__device__ inline float gelu(float x) { return x * (0.5f * erfcf(x * -0.70710678118654752f)); }
+// x · Φ(x), by a Chebyshev fit of erfc whose relative error stays under 2e-7 (bf16 comes of it), quicker than erfcf.
+__device__ inline float gelu(float x) {
+  const float z = fabsf(x) * 0.70710678f;
+  const float t = __fdividef(1.0f, fmaf(0.5f, z, 1.0f));
+  float fit = fmaf(t, 0.17087277f, -0.82215223f);
+  fit = fmaf(t, fit, 1.48851587f);
+  fit = fmaf(t, fit, -1.13520398f);
+  fit = fmaf(t, fit, 0.27886807f);
+  fit = fmaf(t, fit, -0.18628806f);
+  fit = fmaf(t, fit, 0.09678418f);
+  fit = fmaf(t, fit, 0.37409196f);
+  fit = fmaf(t, fit, 1.00002368f);
+  fit = fmaf(t, fit, -1.26551223f);
+  const float tail = t * __expf(fmaf(-z, z, fit));  // erfc(z)
+  return x * (0.5f * (x < 0 ? tail : 2.0f - tail));
+}
 
 // As `activate`, with the machine's own exponential and quotient: the result is rounded to bf16.
 __device__ inline float activate_fast(float gate, float up, float alpha, float limit, float beta) {
   const float g = gate > limit ? limit : gate;  // NaN stays
   const float u = up < -limit ? -limit : (up > limit ? limit : up);
-  return g * __frcp_rn(1.0f + __expf(-alpha * g)) * (u + beta);
+  return __fdividef(g, 1.0f + __expf(-alpha * g)) * (u + beta);
 }
-
-// Where a warpgroup's results go, and what multiplies them.
-struct Results {
-  float factors[2][2];  // of this lane's rows: m, then g and g + 8
-  float bias[2][2];
-  bool by_token;  // factors of tokens, too
-  int row, rows;  // first row of W of the warpgroup's, and of how many of the part
-  int column;     // of the result, of the part's row 0
-};
 
 // The sums of 16 items at a time through shared memory, then whole runs of a result's row by 16 bytes.
 template <WideStore Kind, WeightFormat Format>
-__device__ inline void store(const Sums& sums, const WideArgs& wide, const Shared<Format>& shared, int count,
-                             const Results& results, int group) {
+__device__ inline void store(const Sums& sums, const WideArgs& wide, const Shared<Format>& shared, int turn) {
+  using Layout = WideLayout<Format>;
+  constexpr bool activated = Kind == WideStore::activated;
+  constexpr int chunk = Kind == WideStore::floats ? 8 : 16;  // items
+  constexpr int run = activated ? 64 : 128;                  // rows of W of a warpgroup's result
+  constexpr int element = Kind == WideStore::floats ? 4 : 2;  // bytes
+  constexpr int pitch = run * element + 16;
+  constexpr int pieces = run * element / 16;
   const MatmulArgs& args = wide.args;
-  const int thread = fresh(static_cast<int>(threadIdx.x)) % 128;
+  const int block_thread = fresh(static_cast<int>(threadIdx.x));
+  const int thread = block_thread % 128;
+  const int group = block_thread / 128;
   const int warp = thread / warp_size;
   const int lane = thread % warp_size;
   const int g = lane / 4;
   const int j = lane % 4;
-  const float* const token_factors = shared.token_factors(group);
-  const int* const token_rows = shared.token_rows(group);
-  constexpr int chunk = Kind == WideStore::floats ? 8 : 16;                // items
-  constexpr int run = Kind == WideStore::activated ? 64 : 128;             // rows of W of a warpgroup's result
-  constexpr int element = Kind == WideStore::floats ? 4 : 2;               // bytes
-  constexpr int pitch = run * element + 16;
-  constexpr int pieces = run * element / 16;
+  const std::uint32_t table = shared.table(turn);
+  Place place;
+  read_place(table + Layout::place, place);
+  const int first_row = place.row + group * run;
+  const int rows = args.inline_parts[place.part].rows;
+  const int column = args.inline_parts[place.part].first_column + first_row;
+  float factors[2][2], bias[2][2] = {};
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int local = m * 64 + warp * 16 + r * 8 + g;
+      factors[m][r] = load_float(table + Layout::row_factors + (group * 128 + local) * 4);
+      if (!activated && args.bias != nullptr && first_row + local < rows) bias[m][r] = args.bias[column + local];
+    }
+  }
+  const std::uint32_t staging = shared.staging(group);
+  // Where this lane writes: matrix `lane / 8` of four (or two), or its own numbers.
+  const int matrix = lane / 8;
+  const std::uint32_t to =
+      staging + (Kind == WideStore::floats
+                     ? 2 * j * pitch + (warp * 16 + g) * 4
+                     : lane % 8 * pitch + ((activated ? 0 : matrix / 2 * 64) + warp * 16 + matrix % 2 * 8) * 2);
+  const std::uint32_t item_factors = table + Layout::token_factors + 2 * j * 4;
+  const std::uint32_t from = staging + thread / pieces * pitch + thread % pieces * 16;
+  const int piece_row = first_row + thread % pieces * (16 / element);
+  const bool whole = wide.vector_stores != 0 && piece_row + 16 / element <= rows;
+  auto* const out =
+      static_cast<std::byte*>(args.out) + (column + thread % pieces * (16 / element)) * std::int64_t{element};
+  const std::int64_t stride = args.out_stride * element;
+  constexpr int together = 128 / pieces;  // items whose runs the warpgroup copies at a time
 #pragma unroll
   for (int c = 0; c < (wide_items + chunk - 1) / chunk; ++c) {
-    if (c * chunk >= count) break;
-    std::byte* const staging = shared.staging(group, c % 2);
+    if (c * chunk >= place.count) break;
+    const int half_staging = c % 2 * Layout::staging_bytes;
 #pragma unroll
     for (int half = 0; half < chunk / 8; ++half) {
       const int t = c * (chunk / 8) + half;
       if (t >= wide_items / 8) break;
-      float factor[2] = {1, 1};
-      if (results.by_token) {
-        factor[0] = token_factors[t * 8 + 2 * j];
-        factor[1] = token_factors[t * 8 + 2 * j + 1];
-      }
+      const uint2 both = load_words2(item_factors + t * 32);
+      const float factor[2] = {__uint_as_float(both.x), __uint_as_float(both.y)};
       float values[2][4];
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          values[m][i] =
-              sums[m][t * 4 + i] * results.factors[m][i / 2] * factor[i % 2] + results.bias[m][i / 2];
+          values[m][i] = fmaf(sums[m][t * 4 + i], factors[m][i / 2] * factor[i % 2], bias[m][i / 2]);
         }
       }
       if constexpr (Kind == WideStore::floats) {
@@ -522,16 +637,11 @@ __device__ inline void store(const Sums& sums, const WideArgs& wide, const Share
         for (int m = 0; m < 2; ++m) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            *reinterpret_cast<float*>(staging + (2 * j + i % 2) * pitch +
-                                      (m * 64 + warp * 16 + i / 2 * 8 + g) * 4) = values[m][i];
+            store_float(to + half_staging + i % 2 * pitch + (m * 64 + i / 2 * 8) * 4, values[m][i]);
           }
         }
-      } else if constexpr (Kind != WideStore::activated) {
-        // Matrix i of the four: m = i / 2, rows g or g + 8.
-        const int matrix = lane / 8;
-        const std::byte* to = staging + (half * 8 + lane % 8) * pitch +
-                              ((matrix / 2) * 64 + warp * 16 + matrix % 2 * 8) * 2;
-        store_matrices_transposed(shared_address(to), pack_bf16(values[0][0], values[0][1]),
+      } else if constexpr (!activated) {
+        store_matrices_transposed(to + half_staging + half * 8 * pitch, pack_bf16(values[0][0], values[0][1]),
                                   pack_bf16(values[0][2], values[0][3]), pack_bf16(values[1][0], values[1][1]),
                                   pack_bf16(values[1][2], values[1][3]));
       } else {
@@ -541,159 +651,97 @@ __device__ inline void store(const Sums& sums, const WideArgs& wide, const Share
           inner[i] =
               activate_fast(round_bf16(values[0][i]), round_bf16(values[1][i]), args.alpha, args.limit, args.beta);
         }
-        const std::uint32_t low = pack_bf16(inner[0], inner[1]), high = pack_bf16(inner[2], inner[3]);
-        const std::byte* to = staging + (half * 8 + lane % 8) * pitch + (warp * 16 + lane / 8 % 2 * 8) * 2;
-        store_matrices_transposed_two(shared_address(to), low, high);
+        store_matrices_transposed_two(to + half_staging + half * 8 * pitch, pack_bf16(inner[0], inner[1]),
+                                      pack_bf16(inner[2], inner[3]));
       }
     }
     sync_threads_of(1 + group, 128);
 #pragma unroll
-    for (int i = 0; i < chunk * pieces / 128; ++i) {
-      const int item = (thread + i * 128) / pieces;
-      const int piece = (thread + i * 128) % pieces;
-      const int at = c * chunk + item;
-      if (at >= count) continue;
-      std::byte* const from = staging + item * pitch + piece * 16;
+    for (int i = 0; i < chunk / together; ++i) {
+      const int item = c * chunk + i * together + thread / pieces;
+      if (item >= place.count) continue;
+      const std::uint32_t piece = from + half_staging + i * together * pitch;
+      auto* const result =
+          out + static_cast<int>(load_word(table + Layout::token_rows + item * 4)) * stride;
+      uint4 numbers = load_words4(piece);
       if constexpr (Kind == WideStore::gelu) {
-#pragma unroll 1
-        for (int e = 0; e < 16; e += 4) {
-          auto* const pair = reinterpret_cast<std::uint32_t*>(from + e);
-          *pair = pack_bf16(gelu(low_bf16(*pair)), gelu(high_bf16(*pair)));
-        }
+        numbers = {pack_bf16(gelu(low_bf16(numbers.x)), gelu(high_bf16(numbers.x))),
+                   pack_bf16(gelu(low_bf16(numbers.y)), gelu(high_bf16(numbers.y))),
+                   pack_bf16(gelu(low_bf16(numbers.z)), gelu(high_bf16(numbers.z))),
+                   pack_bf16(gelu(low_bf16(numbers.w)), gelu(high_bf16(numbers.w)))};
       }
-      const int row = results.row + piece * (16 / element);
-      auto* const to =
-          static_cast<std::byte*>(args.out) + (token_rows[at] * args.out_stride + results.column + row) * element;
-      if (wide.vector_stores != 0 && row + 16 / element <= results.rows) {
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      if (whole) {
+        *reinterpret_cast<uint4*>(result) = numbers;
       } else {
-        for (int e = 0; e < 16 / element && row + e < results.rows; ++e) {
+        const std::uint32_t words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
+#pragma unroll
+        for (int e = 0; e < 16 / element; ++e) {
+          if (piece_row + e >= rows) continue;
           if constexpr (element == 4) {
-            reinterpret_cast<float*>(to)[e] = reinterpret_cast<const float*>(from)[e];
+            reinterpret_cast<std::uint32_t*>(result)[e] = words[e];
           } else {
-            reinterpret_cast<std::uint16_t*>(to)[e] = reinterpret_cast<const std::uint16_t*>(from)[e];
+            reinterpret_cast<std::uint16_t*>(result)[e] = static_cast<std::uint16_t>(words[e / 2] >> (e % 2 * 16));
           }
         }
       }
     }
   }
+  sync_threads_of(1 + group, 128);  // before the staging is written again
 }
 
 template <WeightFormat Format, WideStore Kind, int Cluster>
-__device__ inline void consume(const WideArgs& wide, const Shared<Format>& all_shared, unsigned rank) {
+__device__ inline void consume(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
-  constexpr bool activated = Kind == WideStore::activated;
-  const MatmulArgs& args = wide.args;
-  const int steps = args.columns / step_columns;
-  const bool weighted = args.store == Store::weighted;
-  const bool by_token = weighted || args.token_scales != nullptr;
-  using Tile_ = Tile<Cluster, Kind>;
-  if (threadIdx.x % 128 == 0) all_shared.template tile<Tile_>(static_cast<int>(threadIdx.x) / 128)->walk.begin();
+  const int steps = wide.args.columns / step_columns;
+  const int group = __shfl_sync(all_lanes, static_cast<int>(threadIdx.x) / 128, 0);
   Ring<Layout::stages> ring;
   int octet = 0;
-  for (;;) {
-    {
-      const int thread = fresh(static_cast<int>(threadIdx.x)) % 128;
-      const int group = fresh(static_cast<int>(threadIdx.x)) / 128;
-      const Shared<Format> shared = fresh(all_shared);
-      Tile_* const tile = shared.template tile<Tile_>(group);
-      if (thread == 0) tile->more = tile->walk.next(wide, shared.begins(), static_cast<int>(rank), tile->place) ? 1 : 0;
-      sync_threads_of(1 + group, 128);
-      if (tile->more == 0) break;
-      const Place place = tile->place;
-      if (place.count > 0) {
-        // Factors, for the results: on their way during the products.
-        const int local = thread / warp_size * 16 + thread % warp_size / 4;  // of 64 rows
-        const int rows = args.inline_parts[place.part].rows;
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const int part = activated ? m : place.part;
-          const WeightPart* weight =
-              args.groups > 0 ? args.table + place.group * args.parts + part : args.inline_parts + part;
-          const float tensor_scale = weight->tensor_scale;
-          const float* row_scales = weight->row_scales;
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int row = min(place.row + (activated ? group * 64 : group * 128 + m * 64) + local + r * 8, rows - 1);
-            shared.row_factors(group)[m * 64 + local + r * 8] = {
-                row_scales != nullptr ? tensor_scale * row_scales[row] : tensor_scale,
-                args.bias != nullptr ? args.bias[args.inline_parts[part].first_column + row] : 0.0f};
-          }
-        }
-        for (int i = thread; i < wide_items; i += 128) {
-          const int item = place.begin + min(i, place.count - 1);
-          const int row = args.result_by_list ? args.list[item] : item;
-          shared.token_rows(group)[i] = row;
-          if (by_token) {
-            shared.token_factors(group)[i] = (weighted ? args.scaling * args.pair_weights[row] : 1.0f) *
-                                             (args.token_scales != nullptr ? args.token_scales[item] : 1.0f);
-          }
-        }
-      }
-      sync_threads_of(1 + group, 128);
-    }
-    const int group = static_cast<int>(threadIdx.x) / 128;
-    if (all_shared.template tile<Tile_>(group)->place.count == 0) {
-      pass_by<Cluster>(all_shared, ring, steps, rank, octet);
-      sync_threads_of(1 + group, 128);
-      continue;
-    }
-    Sums sums = {};  // without it all widths' sums would be alive all along
-    const auto multiply = [&]<int N>() {
-      if constexpr (Layout::in_shared) {
-        multiply_shared<N, Cluster>(sums, all_shared, ring, steps, rank);
-      } else {
-        multiply_widened<N, Cluster>(sums, all_shared, ring, steps, rank, octet);
-      }
-    };
-    const int copied = all_shared.template tile<Tile_>(group)->place.copied;
-    if constexpr (Layout::in_shared) {
-      switch (copied <= 96 ? (copied + 31) / 32 * 32 : copied) {
-        case 32: multiply.template operator()<32>(); break;
-        case 64: multiply.template operator()<64>(); break;
-        case 96: multiply.template operator()<96>(); break;
-        case 104:
-        case 112: multiply.template operator()<112>(); break;
-        case 120: multiply.template operator()<120>(); break;
-        case 128: multiply.template operator()<128>(); break;
-        case 136: multiply.template operator()<136>(); break;
-        case 144: multiply.template operator()<144>(); break;
-        default: multiply.template operator()<152>(); break;
-      }
-    } else if (copied <= 64) {  // more widths than four would serialise them: registers
-      multiply.template operator()<64>();
-    } else if (copied <= 120) {
-      multiply.template operator()<120>();
-    } else if (copied <= 136) {
-      multiply.template operator()<136>();
+  for (int turn = 0;; ++turn) {
+    wait_for(shared.table_full(turn % 2), turn / 2 % 2);
+    const std::uint32_t place = shared.table(turn % 2) + Layout::place;
+    if (load_word(place + 24) == 0) break;
+    const int copied = static_cast<int>(load_word(place + 20));
+    if (copied == 0) {
+      pass_by<Cluster>(shared, ring, steps, rank, octet);
     } else {
-      multiply.template operator()<152>();
-    }
-    pin(sums[0]);
-    pin(sums[1]);
-    {
-      const int thread = fresh(static_cast<int>(threadIdx.x)) % 128;
-      const int group = fresh(static_cast<int>(threadIdx.x)) / 128;
-      const Shared<Format> shared = fresh(all_shared);
-      const Place place = shared.template tile<Tile_>(group)->place;
-      Results results;
-      results.by_token = by_token;
-      results.row = place.row + group * (activated ? 64 : 128);
-      results.rows = args.inline_parts[place.part].rows;
-      results.column = args.inline_parts[place.part].first_column;
-      const int local = thread / warp_size * 16 + thread % warp_size / 4;
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float2 stored = shared.row_factors(group)[m * 64 + local + r * 8];
-          results.factors[m][r] = stored.x;
-          results.bias[m][r] = stored.y;
+      Sums sums = {};  // without it all widths' sums would be alive all along
+      const auto multiply = [&]<int N>() {
+        if constexpr (Layout::in_shared) {
+          multiply_shared<N, Cluster>(sums, shared, ring, steps, group, rank);
+        } else {
+          multiply_widened<N, Cluster>(sums, shared, ring, steps, rank, octet);
         }
+      };
+      if constexpr (Layout::in_shared) {
+        switch (copied <= 96 ? (copied + 31) / 32 * 32 : copied) {
+          case 32: multiply.template operator()<32>(); break;
+          case 64: multiply.template operator()<64>(); break;
+          case 96: multiply.template operator()<96>(); break;
+          case 104:
+          case 112: multiply.template operator()<112>(); break;
+          case 120: multiply.template operator()<120>(); break;
+          case 128: multiply.template operator()<128>(); break;
+          case 136: multiply.template operator()<136>(); break;
+          case 144: multiply.template operator()<144>(); break;
+          default: multiply.template operator()<152>(); break;
+        }
+      } else if (copied <= 64) {  // with all widths ptxas would serialise them, short of registers
+        multiply.template operator()<64>();
+      } else if (copied <= 120) {
+        multiply.template operator()<120>();
+      } else if (copied <= 128) {
+        multiply.template operator()<128>();
+      } else if (copied <= 136) {
+        multiply.template operator()<136>();
+      } else {
+        multiply.template operator()<152>();
       }
-      store<Kind>(sums, wide, shared, place.count, results, group);
-      sync_threads_of(1 + group, 128);  // the rows and factors of its tokens are read
+      pin(sums[0]);
+      pin(sums[1]);
+      store<Kind>(sums, wide, shared, turn % 2);
     }
+    __syncwarp();
+    if (threadIdx.x % warp_size == 0) arrive(shared.table_empty(turn % 2));
   }
 }
 
@@ -706,27 +754,38 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = WideLayout<Format>;
   wait_for_previous();
-  std::byte* base = dynamic_shared();
-  base += (1024 - shared_address(base) % 1024) % 1024;
-  const wide::Shared<Format> shared{base};
   const MatmulArgs& args = wide_args.args;
+  const wide::Shared<Format> shared{(shared_address(dynamic_shared()) + 1023u) & ~1023u};
   const int thread = static_cast<int>(threadIdx.x);
   const unsigned rank = Cluster == 2 ? cluster_rank() : 0;
-  if (args.groups > 0) {
-    for (int i = thread; i <= args.groups; i += wide_threads) shared.begins()[i] = args.group_begin[i];
+  for (int i = thread; i < args.groups * args.parts; i += wide_threads) {
+    acquire_map(&args.maps[i].values);
+    if constexpr (Layout::scale_row > 0) acquire_map(&args.maps[i].scales);
   }
   if (thread == 0) {
     for (int stage = 0; stage < Layout::stages; ++stage) {
-      barrier_init(shared.full(stage), 1);
-      barrier_init(shared.empty(stage), 8 * Cluster);  // warps that multiply
+      init_barrier(shared.full(stage), 1);
+      init_barrier(shared.empty(stage), 8 * Cluster);  // warps that multiply
     }
+    for (int turn = 0; turn < 2; ++turn) {
+      init_barrier(shared.table_full(turn), warp_size);
+      init_barrier(shared.table_empty(turn), wide::table_readers);
+    }
+    store_word(shared.progress(), 0);
     fence_barrier_init();
   }
   __syncthreads();
   if constexpr (Cluster == 2) sync_cluster();
-  if (thread >= 256) {
+  const int warp = __shfl_sync(all_lanes, thread / warp_size, 0);
+  if (warp >= 8) {
     give_registers<40>();
-    if (thread == 256) wide::produce<Format, Kind, Cluster>(wide_args, shared, rank);
+    if (warp == 8) {
+      if (thread % warp_size == 0) wide::produce<Format, Kind, Cluster>(wide_args, shared, rank);
+    } else if (warp == 9) {
+      wide::schedule<Format, Kind, Cluster>(wide_args, shared, rank);
+    } else if (warp == 10) {
+      wide::fetch_ahead<Format, Kind, Cluster>(wide_args, shared, rank);
+    }
     __syncwarp();
   } else {
     take_registers<232>();
@@ -805,6 +864,7 @@ cudaError_t launch_wide_of(const MatmulArgs& args, cudaStream_t stream) {
     aligned = aligned && (activated || args.inline_parts[part].first_column * element % 16 == 0);
   }
   wide.vector_stores = aligned ? 1 : 0;
+  wide.prefetch = wide_prefetch;
   wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, Cluster, 132 / Cluster);
   const int pairs = args.groups > 0 ? args.items / (wide_items * Cluster) + args.groups : wide.item_pairs;  // at most
   const int units = pairs * wide.row_tiles;

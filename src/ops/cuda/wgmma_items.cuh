@@ -57,31 +57,105 @@ M3_WGMMA(152, 76, 76, 77, 78, 79, 80, 81)
 #undef M3_SUMS
 #undef M3_FOUR
 
+// --- shared memory by its own addresses (32 bits) ----------------------------------------------------------------------
+
+// The values are what barriers have made visible: not moved across them.
+__device__ inline std::uint32_t load_word(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline std::uint32_t load_half(std::uint32_t address) {
+  std::uint16_t value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline uint2 load_words2(std::uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline uint4 load_words4(std::uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+__device__ inline float load_float(std::uint32_t address) { return __uint_as_float(load_word(address)); }
+__device__ inline void store_word(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ inline void store_float(std::uint32_t address, float value) { store_word(address, __float_as_uint(value)); }
+
+// Barriers, as wgmma.cuh has them.
+__device__ inline void init_barrier(std::uint32_t barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ inline void arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void expect(std::uint32_t barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void wait_for(std::uint32_t barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// At the same barrier of another block of the cluster.
+__device__ inline void arrive_there(std::uint32_t barrier, unsigned rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+// A K-major operand of 128-byte rows, swizzled, for wgmma (tile_descriptor<128>(tile, 1024)).
+__device__ inline std::uint64_t rows_descriptor(std::uint32_t tile) {
+  return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 16) | (tile >> 4);
+}
+
 // --- tensor copies ---------------------------------------------------------------------------------------------------
 
 // One thread copies the box at (column, row) of the map's tensor; what lies outside of it is zero. Counts as bytes
 // towards the barrier's phase. With a mask of blocks of the cluster: to the same place in each, and each one's barrier.
-__device__ inline void copy_box(void* shared, const TensorMap* map, int column, int row, std::uint64_t* barrier) {
+__device__ inline void copy_box(std::uint32_t shared, const TensorMap* map, int column, int row, std::uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-          shared_address(shared)),
-      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier))
+          shared),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-__device__ inline void copy_box_to(std::uint16_t blocks, void* shared, const TensorMap* map, int column, int row,
-                                   std::uint64_t* barrier) {
+__device__ inline void copy_box_to(std::uint16_t blocks, std::uint32_t shared, const TensorMap* map, int column,
+                                   int row, std::uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
-      "%3}], [%4], %5;" ::"r"(shared_address(shared)),
-      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks)
+      "%3}], [%4], %5;" ::"r"(shared),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
       : "memory");
 }
 __device__ inline void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Before a map that lies in global memory is used.
+// Before a map that lies in global memory is used; one thread for the block.
 __device__ inline void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+// Asks the L2 for `bytes`, a multiple of 16.
+__device__ inline void prefetch_run(const void* address, unsigned bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
 }
 
 // --- clusters --------------------------------------------------------------------------------------------------------
@@ -94,17 +168,6 @@ __device__ inline unsigned cluster_rank() {
 // All threads of all blocks of the cluster.
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-// At the same barrier of another block of the cluster.
-__device__ inline void barrier_arrive_at(std::uint64_t* barrier, unsigned rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
 }
 
 // Four bytes, by the low nibbles of `places`: byte i % 4 of `table` where i < 8, else its sign, eight times over.

@@ -99,7 +99,15 @@ __global__ void __launch_bounds__(256) experts_combine_many_sm80(const __grid_co
     for (int slot = 0; slot < args.per_token; ++slot) {
       const std::int64_t pair = token * args.per_token + slot;
       const int group = args.expert_ids[pair] - args.first;
-      if (group >= 0 && group < args.count) add(args.parts + pair * args.columns);
+      if (group < 0 || group >= args.count) continue;
+      if (args.rounded_parts == nullptr) {
+        add(args.parts + pair * args.columns);
+        continue;
+      }
+      const uint4 part = __ldcs(reinterpret_cast<const uint4*>(args.rounded_parts + pair * args.columns + column));
+      sums[0] += low_bf16(part.x), sums[1] += high_bf16(part.x), sums[2] += low_bf16(part.y);
+      sums[3] += high_bf16(part.y), sums[4] += low_bf16(part.z), sums[5] += high_bf16(part.z);
+      sums[6] += low_bf16(part.w), sums[7] += high_bf16(part.w);
     }
     if (args.shared != nullptr) add(args.shared + token * args.columns);
     *reinterpret_cast<uint4*>(args.out + token * args.stride + column) =
@@ -127,7 +135,7 @@ cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream) {
 bool takes_combine_many(const CombineArgs& args) {
   const auto aligned = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; };
   return args.tokens >= 64 && args.columns % 8 == 0 && args.stride % 8 == 0 && aligned(args.out) &&
-         aligned(args.parts) && aligned(args.shared);
+         aligned(args.parts) && aligned(args.rounded_parts) && aligned(args.shared);
 }
 
 cudaError_t launch_combine_many(const CombineArgs& args, cudaStream_t stream) {

@@ -74,7 +74,7 @@ namespace {
 
 cudaError_t dispatch(const MatmulArgs& args, cudaStream_t stream) {
   if (takes_wide(args)) return matmul_wide(args, stream);
-  if (args.gelu) return cudaErrorInvalidValue;
+  if (args.gelu || args.store == Store::weighted_halves) return cudaErrorInvalidValue;
   if (!fits_tensor_cores(args)) {
     const int groups = args.groups > 0 ? (args.groups < args.items ? args.groups : args.items) : (args.items + 7) / 8;
     const dim3 grid(static_cast<unsigned>(tiles_of<4>(args)), static_cast<unsigned>(groups));

@@ -46,6 +46,7 @@ enum class Store : std::int32_t {
   bf16,       // rounded
   f32,        // as it is
   weighted,   // f32, times scaling · pair_weights[pair]
+  weighted_halves,  // the same, rounded (many items only)
   activated,  // two parts, gate and up, of equal size: swigluoai of the two rounded results, rounded (few items only)
 };
 

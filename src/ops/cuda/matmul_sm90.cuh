@@ -203,7 +203,7 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shar
   using Layout = WideLayout<Format>;
   const MatmulArgs& args = wide.args;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const bool weighted = args.store == Store::weighted;
+  const bool weighted = args.store == Store::weighted || args.store == Store::weighted_halves;
   Walk<Cluster, Kind> walk;
   for (int turn = 0;; ++turn) {
     Place place = {};

@@ -253,7 +253,19 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
   const GroupLists lists = take_lists(arena, tokens * k, groups);
   const auto* x = reinterpret_cast<const std::uint16_t*>(hidden.data);
 
-  // By the kernels of many rows, where they take it.
+  CombineArgs combine;
+  combine.tokens = static_cast<int>(tokens);
+  combine.columns = static_cast<int>(columns);
+  combine.per_token = static_cast<int>(k);
+  combine.first = first;
+  combine.count = table != nullptr ? static_cast<int>(table->experts.size()) : 0;
+  combine.expert_ids = routing.expert_ids;
+  combine.parts = routed.sums;
+  combine.shared = shared != nullptr ? alone.sums : nullptr;
+  combine.out = reinterpret_cast<std::uint16_t*>(out.data);
+  combine.stride = out.row_stride;
+  // By the kernels of many rows, where they take it. The experts' parts are rounded then, as products are (spec §3.16):
+  // half as much to write and to read again.
   const auto run_wide = [&](const MlpRun& mlp, const MlpScratch& memory) {
     const MlpWeights& shape = *mlp.shape;
     const bool grouped = mlp.args.groups > 0;
@@ -289,6 +301,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     outer.store = mlp.args.pair_weights != nullptr ? Store::weighted : Store::f32;
     outer.out = memory.sums;
     outer.out_stride = columns;
+    const bool round_parts = grouped && table->classes.size() == 1 && takes_combine_many(combine);
+    if (round_parts) outer.store = Store::weighted_halves;
     if (!takes_wide(inner) || !takes_wide(outer) || (grouped && hidden.row_stride % 8 != 0)) return false;
 
     Arena own = arena;
@@ -318,6 +332,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     outer.x = inner_rows.data;
     outer.token_scales = inner_rows.scales;
     check(matmul(outer, stream_), "experts");
+    if (round_parts) combine.rounded_parts = reinterpret_cast<const std::uint16_t*>(routed.sums);
     return true;
   };
 
@@ -440,17 +455,6 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     gate_and_up(of_shared, alone);
     down(of_shared, alone);
   }
-  CombineArgs combine;
-  combine.tokens = static_cast<int>(tokens);
-  combine.columns = static_cast<int>(columns);
-  combine.per_token = static_cast<int>(k);
-  combine.first = first;
-  combine.count = table != nullptr ? static_cast<int>(table->experts.size()) : 0;
-  combine.expert_ids = routing.expert_ids;
-  combine.parts = routed.sums;
-  combine.shared = shared != nullptr ? alone.sums : nullptr;
-  combine.out = reinterpret_cast<std::uint16_t*>(out.data);
-  combine.stride = out.row_stride;
   check(launch_combine(combine, stream_), "experts: sum");
 }
 

@@ -35,8 +35,13 @@ constexpr int decode_bytes =
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// All threads of the cluster: what they wrote to shared memory is seen by all.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Likewise where nobody needs to see what others wrote.
+__device__ inline void cluster_sync_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 // The float at the same place of shared memory of another block of the cluster.
 __device__ inline float load_of_rank(const float* own, unsigned rank) {
@@ -190,6 +195,7 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
   float sum[2] = {0, 0};
   Turn<Memory::buffers> turn;
   const auto release = [&] {
+    fence_async_proxy();  // these reads end before a bulk copy overwrites what they read
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared.empty[turn.buffer]);
     turn.next();
@@ -313,14 +319,19 @@ __device__ inline void join_row(const AttendArgs& args, const DecodeMemory<Fp8>&
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int count = min(parts - half * warp_size, warp_size);
-#pragma unroll 8
-    for (int i = 0; i < count; ++i) {  // four warps of a block of threads at least
-      const int part = i + half * warp_size;
-      const float factor = __shfl_sync(all_lanes, factors[half], i);
-      const float4 own_value =
-          load_four_of_rank(&sums[part % consumer_warps][row][4 * lane], static_cast<unsigned>(part / consumer_warps));
-      value.x += own_value.x * factor, value.y += own_value.y * factor;
-      value.z += own_value.z * factor, value.w += own_value.w * factor;
+    for (int first = 0; first < count; first += consumer_warps) {  // one block of threads at a time
+      float4 own_values[consumer_warps];
+#pragma unroll
+      for (int w = 0; w < consumer_warps; ++w) {
+        own_values[w] = load_four_of_rank(&sums[w][row][4 * lane],
+                                          static_cast<unsigned>((half * warp_size + first) / consumer_warps));
+      }
+#pragma unroll
+      for (int w = 0; w < consumer_warps; ++w) {
+        const float factor = __shfl_sync(all_lanes, factors[half], first + w);
+        value.x += own_values[w].x * factor, value.y += own_values[w].y * factor;
+        value.z += own_values[w].z * factor, value.w += own_values[w].w * factor;
+      }
     }
   }
   if (total == 0) return;  // no key at all: nothing is written
@@ -370,8 +381,8 @@ __global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __
   } else {
     bring_blocks<Fp8, Sparse>(args, shared, buffers, list, block, page, rank, ranks, lane);
   }
+  __syncwarp();
   if (ranks > 1) {
-    __syncwarp();
     cluster_sync();
   } else {
     __syncthreads();
@@ -384,7 +395,7 @@ __global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __
     }
     __syncwarp();
   }
-  if (ranks > 1) cluster_sync();  // shared memory stays until all have read it
+  if (ranks > 1) cluster_sync_relaxed();  // shared memory stays until all have read it
 #endif
 }
 

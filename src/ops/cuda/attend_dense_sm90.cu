@@ -18,9 +18,8 @@ struct DenseArgs {
   PagePart k, v;
   float scale, v_scale;
   int kv_heads, window;
-  int tile_tokens;             // at most, of a block of threads
-  const std::int32_t* chosen;  // [tokens]: of which the others are left out; null: none are
-  std::int32_t* plan;          // count, then the first token of each tile
+  int tile_tokens;     // at most, of a block of threads
+  std::int32_t* plan;  // count, then the first token of each tile
   std::uint16_t* out;
   std::int64_t out_stride;
 };
@@ -47,7 +46,7 @@ struct DenseWork {
     for (; count < args.tile_tokens && first_token + count < args.batch.tokens; ++count) {
       const int token = first_token + count;
       if (args.batch.sequence_of_token[token] != sequence) break;
-      if (live_sequence(args.batch, token) < 0 || left_out(token)) continue;
+      if (live_sequence(args.batch, token) < 0) continue;
       const int end = args.batch.positions[token] + 1;
       end_key = max(end_key, end);
       first_key = min(first_key, args.window > 0 ? max(0, end - args.window) : 0);
@@ -56,11 +55,10 @@ struct DenseWork {
   __device__ bool empty() const { return end_key == 0; }
   __device__ int first_tile() const { return first_key / tile_keys; }
   __device__ int end_tile() const { return (end_key + tile_keys - 1) / tile_keys; }
-  __device__ bool left_out(int token) const { return args.chosen != nullptr && args.chosen[token] == 0; }
   __device__ int token_of(int row) const {
     if (row / dense_group_heads >= count) return -1;
     const int token = first_token + row / dense_group_heads;
-    if (live_sequence(args.batch, token) < 0 || left_out(token)) return -1;
+    if (live_sequence(args.batch, token) < 0) return -1;
     return kv_page(args.batch, sequence, args.batch.positions[token] / page_tokens) < 0 ? -1 : token;
   }
   __device__ std::int64_t column_of(int row) const {
@@ -125,12 +123,7 @@ __global__ void __launch_bounds__(plan_threads) attend_dense_plan_sm90(const __g
       last_begin = max(last_begin, starts[w]);
     }
     begin = max(begin, run_begin);
-    bool tile = inside && sequence >= 0 && (token - begin) % args.tile_tokens == 0;
-    if (tile && args.chosen != nullptr) {
-      const int end = min(token + args.tile_tokens, args.batch.tokens);
-      tile = false;
-      for (int other = token; other < end; ++other) tile = tile || args.chosen[other] != 0;
-    }
+    const bool tile = inside && sequence >= 0 && (token - begin) % args.tile_tokens == 0;
     const unsigned votes = __ballot_sync(all_lanes, tile);
     if (lane == 0) counts[warp] = __popc(votes);
     __syncthreads();
@@ -173,11 +166,6 @@ bool attend_dense_takes_sm90(const AttendCall& call) {
 }
 
 cudaError_t launch_attend_dense_sm90(const AttendCall& call, cudaStream_t stream) {
-  return launch_attend_chosen_sm90(call, nullptr, static_cast<std::int32_t*>(call.workspace), stream);
-}
-
-cudaError_t launch_attend_chosen_sm90(const AttendCall& call, const std::int32_t* chosen, std::int32_t* plan,
-                                      cudaStream_t stream) {
   const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
   DenseArgs args = {};
   args.batch = call.batch;
@@ -188,9 +176,8 @@ cudaError_t launch_attend_chosen_sm90(const AttendCall& call, const std::int32_t
   args.scale = call.args.scale * (fp8 ? call.pages.k_scale : 1.0f) * log2_e;
   args.v_scale = fp8 ? call.pages.v_scale : 1.0f;
   args.kv_heads = call.args.kv_heads;
-  args.window = chosen == nullptr ? call.args.window : 0;
-  args.chosen = chosen;
-  args.plan = plan;
+  args.window = call.args.window;
+  args.plan = static_cast<std::int32_t*>(call.workspace);
   args.out = call.out;
   args.out_stride = call.out_stride;
   return fp8 ? launch_tiles<true, fp8_groups, buffers>(args, stream)

@@ -1,5 +1,5 @@
 // For attend_sparse of prompts on Hopper: of each KV head and block the list of the queries that chose it. Three small
-// kernels count, place and fill them; a fourth finds the tokens that need none. For attend_sparse_sm90.cu alone.
+// kernels count, place and fill them. For attend_sparse_sm90.cu alone.
 #pragma once
 
 #include "src/ops/cuda/batch.cuh"
@@ -37,7 +37,6 @@ struct SparseArgs {
   int blocks, bins;               // of a sequence; of a head: sequences · blocks
   const std::int32_t* block_ids;  // [tokens of the batch, kv_heads, topk]
   int first_token, tokens;        // of this launch
-  std::int32_t* full;             // [tokens of the batch]: whether a token sees all blocks in every head; null: unknown
   std::int32_t* counts;           // [kv_heads, bins]
   std::int32_t* totals;           // [kv_heads, 2]: lengths of list and items; behind counts
   std::int32_t* begins;           // [kv_heads, bins]
@@ -54,33 +53,12 @@ struct SparseArgs {
 // The bin of a token's slot, or -1.
 __device__ inline int bin_of(const SparseArgs& args, int token, int head, int slot) {
   const int sequence = live_sequence(args.batch, token);
-  if (sequence < 0 || (args.full != nullptr && args.full[token] != 0)) return -1;
+  if (sequence < 0) return -1;
   const int position = args.batch.positions[token];
   if (kv_page(args.batch, sequence, position / page_tokens) < 0) return -1;
   const int block = args.block_ids[(std::int64_t{token} * args.kv_heads + head) * args.topk + slot];
   if (block < 0 || block * page_tokens > position || kv_page(args.batch, sequence, block) < 0) return -1;
   return sequence * args.blocks + block;
-}
-
-// Early tokens have chosen every block before them: dense attention takes those without a detour through memory. A warp
-// a token.
-__global__ void __launch_bounds__(256) attend_sparse_full_sm90(const __grid_constant__ SparseArgs args) {
-  wait_for_previous();
-  const int token = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / warp_size;
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  if (token >= args.batch.tokens) return;
-  bool full = live_sequence(args.batch, token) >= 0;
-  const int blocks = full ? args.batch.positions[token] / page_tokens + 1 : 0;
-  full = full && blocks <= args.topk;
-  if (full) {
-    const std::int32_t* ids = args.block_ids + std::int64_t{token} * args.kv_heads * args.topk;
-    for (int i = lane; i < args.kv_heads * args.topk; i += warp_size) {
-      const int slot = i % args.topk;
-      full = full && ids[i] == (slot < blocks ? slot : -1);
-    }
-  }
-  full = __all_sync(all_lanes, full);
-  if (lane == 0) args.full[token] = full ? 1 : 0;
 }
 
 // Counts each bin's queries and gives each its rank there. Block (x, head) takes `entries_a_block` entries.

@@ -20,9 +20,6 @@ std::int64_t attend_sparse_sm90_bytes(std::int64_t tokens, std::int64_t kv_heads
 bool attend_dense_takes_sm90(const AttendCall& call);
 cudaError_t launch_attend_dense_sm90(const AttendCall& call, cudaStream_t stream);
 std::int64_t attend_dense_sm90_bytes(std::int64_t tokens);
-// Of the tokens with chosen[token] != 0 alone (null: all); plan: tokens + 1 words of workspace.
-cudaError_t launch_attend_chosen_sm90(const AttendCall& call, const std::int32_t* chosen, std::int32_t* plan,
-                                      cudaStream_t stream);
 
 // Both of single tokens: 16 query heads a KV head. Sparse where call.block_ids is given.
 bool attend_decode_takes_sm90(const AttendCall& call);

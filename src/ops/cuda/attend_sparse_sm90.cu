@@ -358,10 +358,8 @@ std::int64_t bin_bytes(std::int64_t kv_heads, std::int64_t bins) {
   return rounded_up((bins + 2) * kv_heads * 4) + rounded_up(bins * kv_heads * 4) +
          rounded_up(bins * kv_heads * static_cast<std::int64_t>(sizeof(Item)));
 }
-// For the whole batch.
-std::int64_t batch_bytes(std::int64_t tokens) {
-  return rounded_up(tokens * 4) + rounded_up(attend_dense_sm90_bytes(tokens)) + 16384;
-}
+constexpr std::int64_t gaps = 4096;  // between arrays
+
 std::int64_t token_bytes(std::int64_t kv_heads, std::int64_t topk) {
   const std::int64_t entries = kv_heads * topk;
   return entries * (8 + 8 * group_heads + 2 * entry_values) +
@@ -383,8 +381,7 @@ std::int64_t attend_sparse_sm90_bytes(std::int64_t tokens, std::int64_t kv_heads
   if (topk == 0 || kv_heads == 0 || tokens < prompt_tokens || !runs_on_hopper()) return 0;
   const std::int64_t blocks = (context + page_tokens - 1) / page_tokens;
   const std::int64_t bins = std::min(most_bins, std::max<std::int64_t>(sequences, 1) * blocks);
-  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) +
-         batch_bytes(tokens);
+  return bin_bytes(kv_heads, bins) + std::min<std::int64_t>(tokens, 8192) * token_bytes(kv_heads, topk) + gaps;
 }
 
 bool attend_sparse_takes_sm90(const AttendCall& call) {
@@ -393,8 +390,7 @@ bool attend_sparse_takes_sm90(const AttendCall& call) {
   const Attention& args = call.args;
   return runs_on_hopper() && !call.deterministic && args.query_heads == group_heads * args.kv_heads &&
          args.topk <= most_topk && bins <= most_bins && call.q_stride % 8 == 0 && call.out_stride % 2 == 0 &&
-         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) +
-                                     batch_bytes(call.batch.tokens);
+         call.workspace_bytes >= bin_bytes(args.kv_heads, bins) + 64 * token_bytes(args.kv_heads, args.topk) + gaps;
 }
 
 cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t stream) {
@@ -418,7 +414,7 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.block_ids = call.block_ids;
   args.out = call.out;
   args.out_stride = call.out_stride;
-  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - batch_bytes(call.batch.tokens);
+  const std::int64_t room = call.workspace_bytes - bin_bytes(kv_heads, bins) - gaps;
   const std::int64_t most = std::min<std::int64_t>(room / token_bytes(kv_heads, topk), call.batch.tokens);
   if (most < 1) return cudaErrorInvalidValue;
   // Equal launches.
@@ -439,17 +435,6 @@ cudaError_t launch_attend_sparse_sm90(const AttendCall& call, cudaStream_t strea
   args.lists = reinterpret_cast<std::int32_t*>(take(each * kv_heads * topk * 4));
   args.marks = reinterpret_cast<float2*>(take(each * kv_heads * topk * group_heads * 8));
   args.values = reinterpret_cast<uint4*>(take(each * kv_heads * topk * entry_values * 2));
-
-  // A sequence that goes on behind such blocks has none of those tokens.
-  if (call.batch.sequences > 1 || call.batch.longest_context - call.batch.longest_query < topk * page_tokens) {
-    args.full = reinterpret_cast<std::int32_t*>(take(std::int64_t{call.batch.tokens} * 4));
-    auto* plan = reinterpret_cast<std::int32_t*>(take(attend_dense_sm90_bytes(call.batch.tokens)));
-    cudaError_t error =
-        launch(attend_sparse_full_sm90, dim3(static_cast<unsigned>(call.batch.tokens + 7) / 8), 256, 0, stream, args);
-    if (error != cudaSuccess) return error;
-    error = launch_attend_chosen_sm90(call, args.full, plan, stream);
-    if (error != cudaSuccess) return error;
-  }
 
   const int counted_bytes = bins <= shared_bins ? static_cast<int>(bins) * 4 : 0;
   static int allowed[2] = {0, 0};

@@ -10,9 +10,6 @@ std::int64_t attend_sparse_sm90_bytes(std::int64_t, std::int64_t, std::int64_t, 
 }
 bool attend_dense_takes_sm90(const AttendCall&) { return false; }
 cudaError_t launch_attend_dense_sm90(const AttendCall&, cudaStream_t) { return cudaErrorInvalidValue; }
-cudaError_t launch_attend_chosen_sm90(const AttendCall&, const std::int32_t*, std::int32_t*, cudaStream_t) {
-  return cudaErrorInvalidValue;
-}
 std::int64_t attend_dense_sm90_bytes(std::int64_t) { return 0; }
 bool attend_decode_takes_sm90(const AttendCall&) { return false; }
 cudaError_t launch_attend_decode_sm90(const AttendCall&, cudaStream_t) { return cudaErrorInvalidValue; }

@@ -12,6 +12,7 @@ struct Case {
   DType cache = DType::bf16;
   std::vector<std::int32_t> dropped = {};
   std::int32_t first_page = 0;  // of the pool on the device
+  int holes = 0;                // one in so many pages is not resident; 0: none
 };
 
 void run(Rig& rig, Results& results, const Case& shape, const std::vector<SequenceShape>& shapes, std::int32_t pool,
@@ -22,6 +23,14 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   keys.fill_contexts(batch, random, true);
   const std::int64_t columns = std::int64_t{shape.heads} * 128;
   const std::vector<float> q = integer_values(random, batch.tokens() * columns, 2);
+  for (std::size_t s = 0; shape.holes > 0 && s < shapes.size(); ++s) {
+    const std::int64_t own = (shapes[s].context - 1) / 128;
+    for (std::int64_t block = 0; block < own; ++block) {
+      std::int32_t& page =
+          batch.page_table[s * static_cast<std::size_t>(batch.stride) + static_cast<std::size_t>(block)];
+      if (random() % static_cast<unsigned>(shape.holes) == 0) page = -1;
+    }
+  }
   ops::Limits limits;
   limits.tokens = batch.tokens();
   limits.sequences = static_cast<std::int64_t>(shapes.size());
@@ -79,10 +88,29 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     run(rig, results, with({.init = 2, .local = 3}), few, 160, 9, "init 2, local 3");
     run(rig, results, with({.heads = 2, .topk = 4, .init = 1, .local = 0}), few, 160, 9, "init 1, local 0");
     run(rig, results, with({.init = 1, .dropped = {0, 3, 4, 5, 20}}), few, 160, 9, "dropped");
+    // More than one launch's constants would hold.
+    std::vector<std::int32_t> most;
+    for (int block = 0; block < 310; ++block) {
+      if (block % 50 != 7) most.push_back(block);
+    }
+    run(rig, results, with({.dropped = most}), {{40000, 2}, {700, 1}}, 330, 9, "300 dropped");
+    run(rig, results, with({.holes = 5}), {{9000, 2}, {128, 1}, {5000, 1}}, 160, 9, "pages not resident");
+    const std::vector<SequenceShape> groups = {{9000, 16}, {128, 3}, {5000, 5}, {0, 2}, {129, 2}};
+    run(rig, results, with({}), groups, 160, 9, "groups");
+    run(rig, results, with({.heads = 1, .init = 1, .local = 2}), groups, 160, 9, "groups, 1 head");
+    run(rig, results, with({.holes = 4}), groups, 160, 9, "groups, pages not resident");
+    const std::vector<SequenceShape> prompts = {{2600, 100}, {5000, 40}, {130, 130}, {2304, 1}, {0, 3}};
+    run(rig, results, with({}), prompts, 160, 4, "prompts");
+    run(rig, results, with({.heads = 8, .topk = 5, .init = 1, .local = 2}), prompts, 160, 4, "prompts, 8 heads");
+    run(rig, results, with({.heads = 16}), {{2600, 40}, {130, 130}}, 160, 4, "prompts, 16 heads");
+    run(rig, results, with({.holes = 4}), prompts, 160, 4, "prompts, pages not resident");
+    run(rig, results, with({.topk = 20}), prompts, 160, 4, "prompts, top 20");
     if (options.quick) continue;
     run(rig, results, with({}), {{2600, 500}, {5000, 300}, {130, 130}}, 120, 4, "prefill");
     run(rig, results, with({}), {{20000, 40}, {16384, 1}, {33000, 2}}, 700, 4, "long");
     run(rig, results, with({}), {{140000, 2}, {131073, 1}}, 2200, 4, "past 1024 blocks");
+    run(rig, results, with({}), {{262145, 16}, {140000, 3}}, 3300, 4, "groups past 1024 blocks");
+    run(rig, results, with({}), {{150000, 70}}, 1300, 4, "prompt past 1024 blocks");
     run(rig, results, with({}), std::vector<SequenceShape>(130, {2300, 1}), 2600, 8, "130 sequences");
     // Pages past 2^31 elements: 16384 a page.
     run(rig, results, with({.first_page = 140000}), few, 160, 9, "offsets past 2^31");

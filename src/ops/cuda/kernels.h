@@ -59,6 +59,8 @@ struct QkvFinishArgs {
 };
 cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream);
 
+inline constexpr int most_topk_blocks = 128;
+
 struct SelectArgs {
   Batch batch;
   int heads = 0, topk = 0, init_blocks = 0, local_blocks = 0;

@@ -188,6 +188,9 @@ void CudaBackend::select_blocks(const Batch& batch, const SelectBlocks& args, co
                                 const LayerPages& pages, std::int32_t* block_ids) {
   check_tensor(index_q, DType::bf16, batch.tokens, args.index_heads * head_dim, "select_blocks");
   check_pages(pages.index_k, "index-K");
+  if (args.topk > most_topk_blocks) {
+    fail_usage("{} blocks a token: the CUDA backend chooses at most {}", args.topk, most_topk_blocks);
+  }
   SelectArgs launch;
   launch.batch = bounded(batch);
   launch.heads = args.index_heads;

@@ -216,8 +216,6 @@ __device__ void warp_best(std::uint32_t& key, int& block) {
   key = highest;
 }
 
-inline constexpr int most_topk = 128;
-
 // The choice of one token and head by `Warps` warps: every thread keeps the best of its own blocks, and the best of all
 // is taken topk times.
 template <int Warps>
@@ -226,7 +224,7 @@ __global__ void select_blocks_choose_sm80(const __grid_constant__ ScoreLaunch ca
   auto* const row_scores = reinterpret_cast<float*>(dynamic_shared());
   __shared__ std::uint32_t best_keys[Warps];
   __shared__ int best_blocks[Warps];
-  __shared__ int chosen[4][most_topk];
+  __shared__ int chosen[4][most_topk_blocks];
   constexpr int threads = Warps * warp_size;
   const SelectArgs& args = call.args;
   const int local = static_cast<int>(threadIdx.x) / threads;  // which row of this block of threads
@@ -344,7 +342,7 @@ cudaError_t launch_select_blocks(const SelectArgs& args, cudaStream_t stream) {
   if (args.batch.tokens == 0) return cudaSuccess;
   if (select_decode_takes_sm90(args)) return launch_select_decode_sm90(args, stream);
   if (select_prefill_takes_sm90(args)) return launch_select_prefill_sm90(args, stream);
-  if (args.heads > 64 || args.topk > most_topk) return cudaErrorInvalidValue;
+  if (args.heads > 64 || args.topk > most_topk_blocks) return cudaErrorInvalidValue;
   ScoreLaunch call{args, 0, 0, 0, 0, 0};
   call.blocks = static_cast<int>(blocks_of(args.batch.longest_context));
   const std::int64_t most =

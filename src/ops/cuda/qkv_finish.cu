@@ -123,17 +123,18 @@ __global__ void __launch_bounds__(128) qkv_finish_any_sm80(const __grid_constant
   store_cache(args.pages.index_k, key_page, 0, slot, 1.0f, lane, row);
 }
 
-// The same where four dimensions lie together everywhere: a warp takes several heads of a token, lane l dimensions 4 l …
-// 4 l + 3, and reads the next head while it works on one.
+// The same where eight dimensions lie together everywhere: half a warp a head, lane l of it dimensions 8 l … 8 l + 7; a
+// warp takes several pairs of heads of a token and reads the next pair while it works on one.
 constexpr int finish_warps = 4;
 
 __global__ void __launch_bounds__(finish_warps* warp_size)
     qkv_finish_heads_sm80(const __grid_constant__ QkvFinishArgs args, int heads, int blocks_a_token) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const int lane = static_cast<int>(threadIdx.x) % 16;
   const int token = static_cast<int>(blockIdx.x) / blocks_a_token;
   const int first =
-      static_cast<int>(blockIdx.x) % blocks_a_token * finish_warps + static_cast<int>(threadIdx.x) / warp_size;
-  const int step = blocks_a_token * finish_warps;
+      (static_cast<int>(blockIdx.x) % blocks_a_token * finish_warps + static_cast<int>(threadIdx.x) / warp_size) * 2 +
+      static_cast<int>(threadIdx.x) % warp_size / 16;
+  const int step = blocks_a_token * finish_warps * 2;
   const int first_key = args.query_heads, first_value = first_key + args.kv_heads,
             first_index = first_value + args.kv_heads, index_key = first_index + args.index_heads;
   const auto weights_of = [&](int head) {
@@ -143,9 +144,18 @@ __global__ void __launch_bounds__(finish_warps* warp_size)
            : head < index_key   ? args.index_q_norm
                                 : args.index_k_norm;
   };
-  float weight[4];
-  const float* weights = first < heads ? weights_of(first) : nullptr;
-  for (int i = 0; i < 4; ++i) weight[i] = weights != nullptr ? weights[lane * 4 + i] : 0.0f;
+  const int at = lane * 8;
+  float weight[8];
+  const float* weights = nullptr;
+  const auto load_weights = [&](const float* from) {
+    weights = from;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float w = from != nullptr ? from[at + i] : 0.0f;
+      weight[i] = args.gemma ? 1.0f + w : w;
+    }
+  };
+  load_weights(first < heads ? weights_of(first) : nullptr);
   // The batch stands since before the pass.
   const int sequence = live_sequence(args.batch, token);
   const int position = sequence >= 0 ? args.batch.positions[token] : 0;
@@ -155,66 +165,74 @@ __global__ void __launch_bounds__(finish_warps* warp_size)
   if (page < 0) return;
   const int slot = position % page_tokens;
   const int half = args.rotary_dim / 2;
-  const int at = lane * 4;
   const bool turns = at < args.rotary_dim, low = at < half;
-  const int partner = low ? lane + half / 4 : lane - half / 4;
-  float4 cosine = {1, 1, 1, 1}, sine = {0, 0, 0, 0};
-  if (turns) {
-    const float* table = args.table + token * args.table_stride + (low ? at : at - half);
-    cosine = *reinterpret_cast<const float4*>(table);
-    sine = *reinterpret_cast<const float4*>(table + half);
+  const int partner = (low ? lane + half / 8 : lane - half / 8) & 15;
+  float cosine[8], sine[8];
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    float4 c = {1, 1, 1, 1}, s = {0, 0, 0, 0};
+    if (turns) {
+      const float* table = args.table + token * args.table_stride + (low ? at : at - half) + i;
+      c = *reinterpret_cast<const float4*>(table);
+      s = *reinterpret_cast<const float4*>(table + half);
+    }
+    cosine[i] = c.x, cosine[i + 1] = c.y, cosine[i + 2] = c.z, cosine[i + 3] = c.w;
+    sine[i] = s.x, sine[i + 1] = s.y, sine[i + 2] = s.z, sine[i + 3] = s.w;
   }
-  if (low) sine = float4{-sine.x, -sine.y, -sine.z, -sine.w};
   const std::uint16_t* packed = args.packed + token * args.packed_stride + at;
-  uint2 next = {0, 0};
-  if (first < heads) next = *reinterpret_cast<const uint2*>(packed + first * head_dim);
-  for (int head = first; head < heads; head += step) {
-    const uint2 in = next;
-    if (head + step < heads) next = *reinterpret_cast<const uint2*>(packed + (head + step) * head_dim);
-    float x[4] = {low_bf16(in.x), high_bf16(in.x), low_bf16(in.y), high_bf16(in.y)};
+  uint4 next = {0, 0, 0, 0};
+  const auto load = [&](int head) {
+    if (head < heads) next = *reinterpret_cast<const uint4*>(packed + head * head_dim);
+  };
+  load(first);
+  // Both halves of a warp go the same number of rounds: they exchange together.
+  const int rounds = (heads - (first & ~1) + step - 1) / step;
+  for (int round = 0; round < rounds; ++round) {
+    const int head = first + round * step;
+    const std::uint32_t in[4] = {next.x, next.y, next.z, next.w};
+    load(head + step);
+    float x[8];
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[2 * i] = low_bf16(in[i]), x[2 * i + 1] = high_bf16(in[i]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares += x[i] * x[i];
+    for (int offset = 8; offset > 0; offset /= 2) squares += __shfl_xor_sync(all_lanes, squares, offset);
     const bool value = head >= first_value && head < first_index;
-    if (head != first && weights_of(head) != weights) {
-      weights = weights_of(head);
-      for (int i = 0; i < 4; ++i) weight[i] = weights != nullptr ? weights[lane * 4 + i] : 0.0f;
-    }
-    if (!value) {
-      if (weights != nullptr) {
-        const float squares = warp_sum(x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3]);
-        const float r = inverse_root(squares / head_dim + args.eps);
+    if (round > 0 && head < heads && weights_of(head) != weights) load_weights(weights_of(head));
+    if (!value && weights != nullptr) {
+      const float r = inverse_root(squares / head_dim + args.eps);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x[i] = (x[i] * r) * (args.gemma ? 1.0f + weight[i] : weight[i]);
-      }
-      float other[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) other[i] = __shfl_sync(all_lanes, x[i], partner & 31);
-      if (turns) {
-        x[0] = x[0] * cosine.x + other[0] * sine.x;
-        x[1] = x[1] * cosine.y + other[1] * sine.y;
-        x[2] = x[2] * cosine.z + other[2] * sine.z;
-        x[3] = x[3] * cosine.w + other[3] * sine.w;
-      }
+      for (int i = 0; i < 8; ++i) x[i] = (x[i] * r) * weight[i];
     }
-    const uint2 rounded = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3])};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float other = __shfl_sync(all_lanes, x[i], static_cast<int>(threadIdx.x) % warp_size / 16 * 16 + partner);
+      if (turns && !value) x[i] = low ? x[i] * cosine[i] - other * sine[i] : x[i] * cosine[i] + other * sine[i];
+    }
+    if (head >= heads) continue;
+    const uint4 rounded = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
     const auto cache = [&](const PagePart& part, int to_page, int to_head, float scale) {
       if (part.dtype == DType::f8_e4m3) {
-        std::uint32_t codes = 0;
+        std::uint32_t codes[2] = {0, 0};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          codes |= std::uint32_t{narrow_e4m3(scale == 1.0f ? x[i] : x[i] / scale)} << (8 * i);
+        for (int i = 0; i < 8; ++i) {
+          codes[i / 4] |= std::uint32_t{narrow_e4m3(scale == 1.0f ? x[i] : x[i] / scale)} << (i % 4 * 8);
         }
-        *reinterpret_cast<std::uint32_t*>(page_run(part, to_page, to_head, 1) + slot * head_dim + at) = codes;
+        *reinterpret_cast<uint2*>(page_run(part, to_page, to_head, 1) + slot * head_dim + at) =
+            uint2{codes[0], codes[1]};
       } else {
-        *reinterpret_cast<uint2*>(page_run(part, to_page, to_head, 2) + (slot * head_dim + at) * 2) = rounded;
+        *reinterpret_cast<uint4*>(page_run(part, to_page, to_head, 2) + (slot * head_dim + at) * 2) = rounded;
       }
     };
     if (head < first_key) {
-      *reinterpret_cast<uint2*>(args.q + token * args.q_stride + head * head_dim + at) = rounded;
+      *reinterpret_cast<uint4*>(args.q + token * args.q_stride + head * head_dim + at) = rounded;
     } else if (head < first_value) {
       cache(args.pages.k, page, head - first_key, args.pages.k_scale);
     } else if (head < first_index) {
       cache(args.pages.v, page, head - first_value, args.pages.v_scale);
     } else if (head < index_key) {
-      *reinterpret_cast<uint2*>(args.index_q + token * args.index_q_stride + (head - first_index) * head_dim + at) =
+      *reinterpret_cast<uint4*>(args.index_q + token * args.index_q_stride + (head - first_index) * head_dim + at) =
           rounded;
     } else if (key_page >= 0) {
       cache(args.pages.index_k, key_page, 0, 1.0f);
@@ -223,14 +241,14 @@ __global__ void __launch_bounds__(finish_warps* warp_size)
 }
 
 // Whether everything that the kernel above touches stands on the multiples that it takes.
-bool lies_in_fours(const QkvFinishArgs& args) {
-  const auto aligned = [](const void* address, std::int64_t bytes, std::uintptr_t to) {
-    return reinterpret_cast<std::uintptr_t>(address) % to == 0 && bytes % static_cast<std::int64_t>(to) == 0;
+bool lies_in_eights(const QkvFinishArgs& args) {
+  const auto aligned = [](const void* address, std::int64_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && bytes % 16 == 0;
   };
-  const auto part = [&](const PagePart& of) { return aligned(of.data, of.page_bytes, 8); };
-  return args.rotary_dim % 8 == 0 && args.rotary_dim > 0 && aligned(args.table, args.table_stride * 4, 16) &&
-         aligned(args.packed, args.packed_stride * 2, 8) && aligned(args.q, args.q_stride * 2, 8) &&
-         aligned(args.index_q, args.index_q_stride * 2, 8) && part(args.pages.k) && part(args.pages.v) &&
+  const auto part = [&](const PagePart& of) { return aligned(of.data, of.page_bytes); };
+  return args.rotary_dim % 16 == 0 && args.rotary_dim > 0 && aligned(args.table, args.table_stride * 4) &&
+         aligned(args.packed, args.packed_stride * 2) && aligned(args.q, args.q_stride * 2) &&
+         aligned(args.index_q, args.index_q_stride * 2) && part(args.pages.k) && part(args.pages.v) &&
          part(args.pages.index_k);
 }
 
@@ -239,9 +257,10 @@ bool lies_in_fours(const QkvFinishArgs& args) {
 cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream) {
   if (args.batch.tokens == 0) return cudaSuccess;
   const int heads = args.query_heads + 2 * args.kv_heads + args.index_heads + (args.index_heads > 0 ? 1 : 0);
-  if (lies_in_fours(args)) {
-    // Few tokens: a warp a head; many: ten.
-    const int blocks = args.batch.tokens >= 256 ? (heads + 39) / 40 : (heads + finish_warps - 1) / finish_warps;
+  if (lies_in_eights(args)) {
+    // Few tokens: half a warp a head; many: about ten heads.
+    const int pairs = (heads + 1) / 2;
+    const int blocks = args.batch.tokens >= 256 ? (pairs + 39) / 40 : (pairs + finish_warps - 1) / finish_warps;
     return launch(qkv_finish_heads_sm80, static_cast<unsigned>(args.batch.tokens * blocks), finish_warps * warp_size, 0,
                   stream, args, heads, blocks);
   }

@@ -241,6 +241,7 @@ __device__ __forceinline__ void write_unscored_row(const SelectArgs& args, int t
 // `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
 template <bool Fp8, int Sets, int Stages>
 struct DecodeShape {
+  static_assert(Stages % Sets == 0);  // a stage's every round is one set's: who waits has seen the round before
   static constexpr int warps = 8 * Sets;
   static constexpr int threads = (warps + 1) * warp_size;
   static constexpr int stage_bytes = page_tokens * head_dim * (Fp8 ? 1 : 2);

@@ -42,7 +42,7 @@ bool select_prefill_takes_sm90(const SelectArgs& args) {
          reinterpret_cast<std::uintptr_t>(args.index_q) % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(args.index_k.data) % 16 == 0 && args.index_k.page_bytes % 16 == 0 &&
          args.batch.sequences <= most_plan_sequences &&
-         args.batch.tokens / tile_rows / args.heads + args.batch.sequences + 2 <= most_plan_tiles &&
+         args.batch.tokens / (tile_rows / args.heads) + args.batch.sequences + 2 <= most_plan_tiles &&
          select_prefill_workspace_bytes_sm90(args.batch.tokens, args.batch.sequences, args.heads) <=
              args.score_floats * 4;
 }

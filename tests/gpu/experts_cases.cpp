@@ -133,11 +133,12 @@ void test_mlp(Rig& rig, Results& results, WeightFormat format) {
   }
 }
 
-void test_route(Rig& rig, Results& results) {
+void test_route(Rig& rig, Results& results, const Options& options) {
   Random random(5);
   for (const WeightFormat format : {WeightFormat::f32, WeightFormat::bf16}) {
-    for (const std::int64_t tokens : {1, 33, 300}) {
+    for (const std::int64_t tokens : {1, 33, 300, 1100, 8300}) {
       for (const std::int64_t columns : {6144, 320, 100}) {
+        if (tokens > 1000 && (options.quick || columns == 100 || (tokens > 2000 && columns != 320))) continue;
         const int experts = 128, k = 4;
         const Weight gate(random, format, experts, columns, false);
         const std::vector<float> bias = fp32_values(random, experts, 0.1f);
@@ -190,7 +191,7 @@ void test_route(Rig& rig, Results& results) {
 
 void test_experts(Rig& rig, Results& results, const Options& options) {
   Rig fixed(true);
-  test_route(rig, results);
+  test_route(rig, results, options);
   for (const WeightFormat format : all_formats) {
     const std::string name(weight_format_name(format));
     std::vector<Run> runs = {{1, 128, 64, 8, 3, 0, 8, true}, {11, 128, 64, 8, 3, 2, 4, false}};

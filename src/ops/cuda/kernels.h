@@ -123,6 +123,12 @@ int route_segments_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::i
 cudaError_t launch_route_sums_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens,
                                    float* sums, cudaStream_t stream);
 
+// And for more tokens; `pieces` [route_prefill_piece_bytes_sm90(columns)]: scratch, at 16 bytes.
+std::int64_t route_prefill_piece_bytes_sm90(std::int64_t columns);
+int route_prefill_segments_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens);
+cudaError_t launch_route_prefill_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride,
+                                      int tokens, int segments, std::byte* pieces, float* sums, cudaStream_t stream);
+
 // Lists of (token, slot) pairs by expert, for matmul.h: pair = token · per_token + slot.
 struct GroupLists {
   std::int32_t* list = nullptr;         // [pairs]

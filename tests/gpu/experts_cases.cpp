@@ -62,6 +62,7 @@ struct Run {
   bool shared;
   int loads = 0;
   WeightFormat shared_format = WeightFormat::bf16;
+  bool mixed = false;  // every other expert in the shared one's format
 };
 
 ops::Limits limits_for(const Run& run) {
@@ -78,7 +79,10 @@ ops::Limits limits_for(const Run& run) {
 void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run, const std::string& name,
                  bool repeated = false) {
   Random random(static_cast<unsigned>(run.tokens) + 1);
-  Layer layer(random, format, run.hidden, run.width, run.experts);
+  Layer layer(random, format, run.hidden, run.width, run.mixed ? 0 : run.experts);
+  for (int e = 0; run.mixed && e < run.experts; ++e) {
+    layer.add(random, e % 2 == 0 ? format : run.shared_format, run.hidden, run.width);
+  }
   layer.add(random, run.shared_format, run.hidden, run.width);
   const std::vector<float> x = normal_values(random, run.tokens * run.hidden);
   Choice choice = random_choice(random, run.tokens, run.experts, run.k, run.loads);
@@ -195,7 +199,12 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
   for (const WeightFormat format : all_formats) {
     const std::string name(weight_format_name(format));
     std::vector<Run> runs = {{1, 128, 64, 8, 3, 0, 8, true}, {11, 128, 64, 8, 3, 2, 4, false}};
+    // Widths that Hopper's kernels of few rows take; then more rows an expert than they take at once.
+    runs.insert(runs.end(), {{1, 1024, 1024, 8, 3, 0, 8, true, 0, format}, {4, 1024, 1024, 8, 3, 2, 5, true}});
     if (!options.quick) {
+      runs.insert(runs.end(), {{40, 1024, 1024, 9, 3, 0, 9, true, 1, WeightFormat::mxfp8},
+                               {70, 1024, 1024, 40, 4, 3, 30, false},
+                               {9, 1024, 2048, 8, 3, 0, 8, true, 0, WeightFormat::mxfp8, true}});
       runs.insert(runs.end(), {{2, 96, 64, 8, 3, 0, 8, true, 0, WeightFormat::mxfp8},
                                {30, 320, 128, 8, 2, 0, 8, true, 0, WeightFormat::mxfp8},
                                {300, 320, 128, 8, 3, 0, 8, true},

@@ -72,6 +72,7 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
                                  {65, 257, 1536},
                                  {641, 300, 6144},
                                  {1500, 520, 1024},
+                                 {7, 3000, 1024},
                                  {5, 25, 96},
                                  {6, 7, 160},
                                  {65, 50, 800}});
@@ -133,6 +134,51 @@ void test_mixed(Rig& rig, Results& results) {
   }
 }
 
+// Several weights of one format, of rows that no tile divides.
+void test_parts(Rig& rig, Results& results, WeightFormat format) {
+  Random random(8);
+  std::deque<Weight> weights;
+  std::vector<WeightMatrix> views, placed;
+  for (const std::int64_t tokens : {1, 8, 9, 40, 64}) {
+    rig.bind(limits_for(tokens, 1024, 2000));
+    weights.clear(), views.clear(), placed.clear();
+    for (const std::int64_t rows : {700, 3, 130, 1, 65, 901}) {
+      weights.emplace_back(random, format, rows, 1024, true);
+      views.push_back(weights.back().view);
+      placed.push_back(rig.place(views.back()));
+    }
+    const std::vector<float> x = integer_values(random, tokens * 1024, 3);
+    results.add_exact("linear", "parts", run(rig, x, tokens, placed, 8) == judged(x, tokens, views),
+                      std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");
+    rig.clear(results, "linear");
+  }
+}
+
+// Block scales that one factor of bf16 does not hold.
+void test_scales(Rig& rig, Results& results, WeightFormat format) {
+  Random random(9);
+  for (const std::int64_t tokens : {1, 5, 20}) {
+    Weight weight(random, format, 150, 1024, false);
+    for (std::size_t i = 0; i < weight.scales.size(); i += 3)
+      weight.scales[i] = static_cast<std::byte>(110 + i / 3 % 40);
+    const std::vector<float> x = normal_values(random, tokens * 1024);
+    rig.bind(limits_for(tokens, 1024, 150));
+    const std::vector<float> actual = run(rig, x, tokens, {rig.place(weight.view)}, 8);
+    double absolute = 0;  // of the largest row
+    std::vector<float> row(1024);
+    for (std::int64_t r = 0; r < 150; ++r) {
+      widen_row(weight.view, r, row.data());
+      double squares = 0;
+      for (const float value : row) squares += double{value} * value;
+      absolute = std::max(absolute, std::sqrt(squares) * 32 * 0x1p-18);
+    }
+    results.add("linear", "large scales", bf16_error(actual, judged(x, tokens, {weight.view}), absolute),
+                "2 steps of bf16 + 2^-18·√K·|w|",
+                std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");
+    rig.clear(results, "linear");
+  }
+}
+
 void test_quantised(Rig& rig, Results& results) {
   Random random(6);
   for (const std::int64_t columns : {320, 300}) {
@@ -183,6 +229,8 @@ void test_linear(Rig& rig, Results& results, const Options& options) {
     Rig fixed(true);
     for (const WeightFormat format : all_formats) test_invariance(fixed, results, format);
   }
+  for (const WeightFormat format : all_formats) test_parts(rig, results, format);
+  for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4}) test_scales(rig, results, format);
   test_mixed(rig, results);
   test_quantised(rig, results);
   test_logits(rig, results);

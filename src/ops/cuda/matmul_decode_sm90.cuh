@@ -35,7 +35,8 @@ cudaError_t launch_some(const MatmulArgs& args, cudaStream_t stream) {
   for (int part = 1; !Activated && part < args.parts; ++part) units += args.inline_parts[part].rows;
   const int at_once = multiprocessors() * (Activated ? some_rows / 2 : some_rows);
   const int rounds = (units + at_once - 1) / at_once;
-  return launch(kernel, static_cast<unsigned>(multiprocessors()), 256, Shape::shared_bytes, stream, args, units, rounds);
+  return launch(kernel, static_cast<unsigned>(multiprocessors()), 256, Shape::shared_bytes, stream, args, units,
+                rounds);
 }
 
 template <WeightFormat Format, bool Activated>

@@ -25,8 +25,8 @@ struct FewShape {
   static constexpr int columns = Format_ == WeightFormat::bf16 ? 64 : 128;
   static constexpr int subs = columns / 64;  // a lane's 16 columns each
   static constexpr int row_bytes = columns / 64 * step_bytes(Format_);
-  static constexpr int pieces = row_bytes / 16;           // of a row
-  static constexpr int copies = rows * pieces / 32;       // of a lane
+  static constexpr int pieces = row_bytes / 16;                                             // of a row
+  static constexpr int copies = rows * pieces / 32;                                         // of a lane
   static constexpr int scale_bytes = !scaled ? 0 : Format_ == WeightFormat::nvfp4 ? 8 : 4;  // of a row
   static constexpr int value_bytes = rows * row_bytes;
   static constexpr int stage_bytes = value_bytes + rows * scale_bytes;
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(256, Blocks)
   const int j = lane % 4;
   const bool experts = args.groups > 0;
   const auto blocks = static_cast<int>(gridDim.x);
-  const int segment = args.columns / k_segments;        // columns
-  const int chunks = segment / Shape::columns;          // stages of a tile
+  const int segment = args.columns / k_segments;  // columns
+  const int chunks = segment / Shape::columns;    // stages of a tile
   const std::int64_t row_bytes = std::int64_t{args.columns / 64} * step_bytes(Shape::format);
   const std::int64_t scale_bytes = args.columns / 128 * Shape::scale_bytes;
 
@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(256, Blocks)
   };
 
   // --- copies ---
-  constexpr int sides = Activated ? 2 : 1;           // gate and up
-  constexpr int at_once = 32 / Shape::pieces;        // rows of one instruction
+  constexpr int sides = Activated ? 2 : 1;     // gate and up
+  constexpr int at_once = 32 / Shape::pieces;  // rows of one instruction
   std::byte* const ring = dynamic_shared() + warp * Shape::ring_bytes;
   int copy_tile = static_cast<int>(blockIdx.x), copy_pass = 0, copy_passes = 1, copy_chunk = 0, copy_slot = 0;
   int copy_count = 0;                 // units
@@ -206,9 +206,9 @@ __global__ void __launch_bounds__(256, Blocks)
     }
     if constexpr (Shape::scaled) {
       const int unit = Activated ? lane / 16 * 8 + lane % 8 : lane;
-      scales_from = unit < copy_count && lane < Shape::rows
-                        ? bases.scales + (place.first + unit) * scale_bytes + warp * (segment / 128) * Shape::scale_bytes
-                        : nullptr;
+      scales_from = unit < copy_count && lane < Shape::rows ? bases.scales + (place.first + unit) * scale_bytes +
+                                                                  warp * (segment / 128) * Shape::scale_bytes
+                                                            : nullptr;
     }
     if (copy_pass + 1 == copy_passes) bases = bases_of(copy_tile + blocks);
   };

@@ -23,7 +23,9 @@ struct SomeShape {
   static constexpr int stage_bytes = value_bytes + scale_bytes + x_bytes;
   static constexpr int shared_bytes = stages * stage_bytes;
   // Where piece p of a row of W stands: lanes that read at once meet all banks.
-  __device__ static int place(int row, int piece) { return piece ^ ((row & 1) * (Format_ == WeightFormat::bf16 ? 1 : 4)); }
+  __device__ static int place(int row, int piece) {
+    return piece ^ ((row & 1) * (Format_ == WeightFormat::bf16 ? 1 : 4));
+  }
 };
 
 // Units are rows, or pairs of them (gate and up); `rounds` tiles a block.
@@ -86,7 +88,8 @@ __global__ void __launch_bounds__(256, 1)
     };
     const auto copy_x = [&](int chunk) {
       if (chunk < chunks) {
-        std::byte* const stage = shared + chunk % Shape::stages * Shape::stage_bytes + Shape::value_bytes + Shape::scale_bytes;
+        std::byte* const stage =
+            shared + chunk % Shape::stages * Shape::stage_bytes + Shape::value_bytes + Shape::scale_bytes;
         const int piece = thread % 16;
 #pragma unroll
         for (int i = 0; i < (Shape::items + 15) / 16; ++i) {
@@ -146,7 +149,8 @@ __global__ void __launch_bounds__(256, 1)
                 *reinterpret_cast<const uint4*>(from + Shape::place(row, step * 8 + 2 * j + 1) * 16);
           } else {
             std::uint32_t raw[4];
-            *reinterpret_cast<uint4*>(raw) = *reinterpret_cast<const uint4*>(from + Shape::place(row, step * 4 + j) * 16);
+            *reinterpret_cast<uint4*>(raw) =
+                *reinterpret_cast<const uint4*>(from + Shape::place(row, step * 4 + j) * 16);
 #pragma unroll
             for (int i = 0; i < 4; ++i) spread_e4m3(raw[i], pairs[r][2 * i], pairs[r][2 * i + 1]);
             std::uint32_t factor = Codec_::factor(codes[r]);

@@ -2,6 +2,7 @@
 // for the kernel ahead, small copies.
 #pragma once
 
+#include "src/ops/cuda/matmul_decode_sm90.h"
 #include "src/ops/cuda/matmul_sm80.cuh"
 #include "src/ops/cuda/wgmma.cuh"
 
@@ -79,6 +80,96 @@ __device__ inline int part_at(const MatmulArgs& args, int& row) {
   int part = 0;
   for (; part + 1 < args.parts && row >= args.inline_parts[part].rows; ++part) row -= args.inline_parts[part].rows;
   return part;
+}
+
+// The groups that items chose, in order, and their items.
+struct GroupPlan {
+  int fill[few_groups];
+  short order[few_groups];      // the active groups
+  short begin[few_groups + 1];  // of an active group's items
+  short items[few_items];
+  int active;
+};
+
+// All threads of a block of `Threads`; ends with a barrier.
+template <int Threads>
+__device__ inline void plan_groups(const MatmulArgs& args, GroupPlan& plan) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto group_of = [&](int item) {
+    if (item >= args.items) return -1;
+    const int place = args.expert_ids[item] - args.first_expert;
+    if (place < 0 || place >= args.expert_count) return -1;
+    return args.group_of_expert != nullptr ? args.group_of_expert[place] : place;
+  };
+  if (args.items <= warp_size) {
+    // One warp, an item a lane.
+    if (thread < warp_size) {
+      const int group = group_of(thread);
+      const unsigned same = __match_any_sync(all_lanes, group);
+      const unsigned below = (1u << thread) - 1;
+      const unsigned leaders = __ballot_sync(all_lanes, group >= 0 && (same & below) == 0);
+      int rank = 0, begin = 0;  // groups below mine, and their items
+      for (unsigned left = leaders; left != 0; left &= left - 1) {
+        const int leader = __ffs(static_cast<int>(left)) - 1;
+        const int other = __shfl_sync(all_lanes, group, leader);
+        const int count = __popc(__shfl_sync(all_lanes, same, leader));
+        if (other < group) ++rank, begin += count;
+      }
+      if (group >= 0) {
+        if ((same & below) == 0) {
+          plan.order[rank] = static_cast<short>(group);
+          plan.begin[rank] = static_cast<short>(begin);
+        }
+        plan.items[begin + __popc(same & below)] = static_cast<short>(thread);
+      }
+      const unsigned all = __ballot_sync(all_lanes, group >= 0);
+      if (thread == 0) {
+        plan.active = __popc(leaders);
+        plan.begin[plan.active] = static_cast<short>(__popc(all));
+      }
+    }
+    __syncthreads();
+    return;
+  }
+  constexpr int held = (few_items + Threads - 1) / Threads;
+  int mine[held];
+#pragma unroll
+  for (int i = 0; i < held; ++i) mine[i] = group_of(thread + i * Threads);
+  for (int i = thread; i < few_groups; i += Threads) plan.fill[i] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < held; ++i) {
+    if (mine[i] >= 0) atomicAdd(&plan.fill[mine[i]], 1);
+  }
+  __syncthreads();
+  if (thread < warp_size) {
+    int active = 0, items = 0;
+    for (int base = 0; base < args.groups; base += warp_size) {
+      const int group = base + thread;
+      const int count = group < args.groups ? plan.fill[group] : 0;
+      int through = count;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int other = __shfl_up_sync(all_lanes, through, offset);
+        if (thread >= offset) through += other;
+      }
+      const unsigned votes = __ballot_sync(all_lanes, count > 0);
+      const int at = active + __popc(votes & ((1u << thread) - 1));
+      if (count > 0) {
+        plan.order[at] = static_cast<short>(group);
+        plan.begin[at] = static_cast<short>(items + through - count);
+        plan.fill[group] = items + through - count;
+      }
+      active += __popc(votes);
+      items += __shfl_sync(all_lanes, through, 31);
+    }
+    if (thread == 0) plan.active = active, plan.begin[active] = static_cast<short>(items);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < held; ++i) {
+    if (mine[i] >= 0) plan.items[atomicAdd(&plan.fill[mine[i]], 1)] = static_cast<short>(thread + i * Threads);
+  }
+  __syncthreads();
 }
 
 #endif

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 namespace m3::ops::cuda {
 
 namespace {
@@ -45,7 +47,8 @@ bool decode_takes_sm90(const MatmulArgs& args) {
   if (!bf16 && !nibbles && format != WeightFormat::fp8 && format != WeightFormat::mxfp8) return false;
   // A segment of K is whole stages of a ring.
   const bool few = args.groups > 0 || args.items <= 8;
-  if (args.columns % (few ? (bf16 ? 512 : 1024) : 128) != 0 || args.x_stride % 8 != 0 || !aligned(args.x)) return false;
+  const int step = nibbles ? 256 : !few ? 128 : bf16 ? 512 : 1024;
+  if (args.columns % step != 0 || args.x_stride % 8 != 0 || !aligned(args.x)) return false;
   if (args.store == Store::activated ? args.parts != 2 : args.groups > 0 && args.parts != 1) return false;
   for (int part = 0; part < args.parts; ++part) {
     const WeightPart& weight = args.inline_parts[part];
@@ -54,6 +57,12 @@ bool decode_takes_sm90(const MatmulArgs& args) {
   }
   if (args.groups > 0) {
     if (args.expert_ids == nullptr || args.items > few_items || args.groups > few_groups) return false;
+    if (nibbles) {
+      const int at_once = std::min(8, nibble_x_bytes / (args.columns * 2 + 64));
+      if (at_once < 1 || args.items / at_once + args.groups / multiprocessors() + 2 > nibble_phases) return false;
+    }
+  } else if (nibbles && args.items * (args.columns * 2 + 64) > nibble_x_bytes) {
+    return false;
   } else if (args.items > (nibbles ? 8 : some_items)) {
     return false;
   }

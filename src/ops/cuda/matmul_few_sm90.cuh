@@ -50,62 +50,6 @@ struct FewGrid {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The groups that have items, in order, and their items.
-struct FewPlan {
-  int fill[few_groups];
-  short order[few_groups];      // the active groups
-  short begin[few_groups + 1];  // of an active group's items
-  short items[few_items];
-  int active;
-};
-
-__device__ inline void plan_groups(const MatmulArgs& args, FewPlan& plan) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto group_of = [&](int item) {
-    const int place = args.expert_ids[item] - args.first_expert;
-    if (place < 0 || place >= args.expert_count) return -1;
-    return args.group_of_expert != nullptr ? args.group_of_expert[place] : place;
-  };
-  int mine[2];
-  for (int i = 0; i < 2; ++i) {
-    const int item = thread + i * 256;
-    mine[i] = item < args.items ? group_of(item) : -1;
-  }
-  plan.fill[thread] = 0;
-  __syncthreads();
-  for (int i = 0; i < 2; ++i) {
-    if (mine[i] >= 0) atomicAdd(&plan.fill[mine[i]], 1);
-  }
-  __syncthreads();
-  if (thread < warp_size) {
-    int active = 0, items = 0;
-    for (int base = 0; base < args.groups; base += warp_size) {
-      const int group = base + thread;
-      const int count = group < args.groups ? plan.fill[group] : 0;
-      int through = count;
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const int other = __shfl_up_sync(all_lanes, through, offset);
-        if (thread >= offset) through += other;
-      }
-      const unsigned votes = __ballot_sync(all_lanes, count > 0);
-      const int at = active + __popc(votes & ((1u << thread) - 1));
-      if (count > 0) {
-        plan.order[at] = static_cast<short>(group);
-        plan.begin[at] = static_cast<short>(items + through - count);
-        plan.fill[group] = items + through - count;
-      }
-      active += __popc(votes);
-      items += __shfl_sync(all_lanes, through, 31);
-    }
-    if (thread == 0) plan.active = active, plan.begin[active] = static_cast<short>(items);
-  }
-  __syncthreads();
-  for (int i = 0; i < 2; ++i) {
-    if (mine[i] >= 0) plan.items[atomicAdd(&plan.fill[mine[i]], 1)] = static_cast<short>(thread + i * 256);
-  }
-  __syncthreads();
-}
-
 // A tile: of which part of which active group, and its units.
 struct FewTile {
   int at, part, first, count;
@@ -120,7 +64,7 @@ __global__ void __launch_bounds__(256, Blocks)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Codec_ = DecodeCodec<Shape::format>;
   constexpr int unit_capacity = Activated ? Shape::rows / 2 : Shape::rows;
-  __shared__ FewPlan plan;
+  __shared__ GroupPlan plan;
   __shared__ float sums[k_segments][Shape::rows][Shape::sum_pitch];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
@@ -139,7 +83,7 @@ __global__ void __launch_bounds__(256, Blocks)
   if (wait_first) wait_grid();
   int active = 1;
   if (experts) {
-    plan_groups(args, plan);
+    plan_groups<256>(args, plan);
     active = plan.active;
   }
   if (active == 0) {

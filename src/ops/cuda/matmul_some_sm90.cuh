@@ -6,10 +6,10 @@
 
 namespace m3::ops::cuda {
 
-inline constexpr int some_rows = 128;  // of W at a time
-
-template <WeightFormat Format_, int Tiles, int Stages>
+// `Rows` of W at a time, up to 128.
+template <WeightFormat Format_, int Tiles, int Stages, int Rows>
 struct SomeShape {
+  static constexpr int rows = Rows;
   static constexpr WeightFormat format = Format_;
   static constexpr int tiles = Tiles;  // of eight items
   static constexpr int stages = Stages;
@@ -17,8 +17,8 @@ struct SomeShape {
   static constexpr bool scaled = Codec<Format_>::scaled;
   static constexpr int row_bytes = 2 * step_bytes(Format_);
   static constexpr int pieces = row_bytes / 16;
-  static constexpr int value_bytes = some_rows * row_bytes;
-  static constexpr int scale_bytes = scaled ? 4 * some_rows : 0;
+  static constexpr int value_bytes = rows * row_bytes;
+  static constexpr int scale_bytes = scaled ? 4 * rows : 0;
   static constexpr int x_bytes = items * 256;
   static constexpr int stage_bytes = value_bytes + scale_bytes + x_bytes;
   static constexpr int shared_bytes = stages * stage_bytes;
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(256, 1)
     matmul_some_sm90(const __grid_constant__ MatmulArgs args, int units, int rounds) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Codec_ = DecodeCodec<Shape::format>;
-  __shared__ const std::byte* w_rows[some_rows];  // null: none
-  __shared__ const std::byte* scale_rows[some_rows];
+  __shared__ const std::byte* w_rows[Shape::rows];  // null: none
+  __shared__ const std::byte* scale_rows[Shape::rows];
   __shared__ const std::uint16_t* x_rows[Shape::items];
   std::byte* const shared = dynamic_shared();
   const int thread = static_cast<int>(threadIdx.x);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(256, 1)
     const auto first = static_cast<int>(units * tile / all);
     const auto count = static_cast<int>(units * (tile + 1) / all) - first;
     __syncthreads();  // the stages before are read
-    if (thread < some_rows) {
+    if (thread < Shape::rows) {
       const int unit = Activated ? thread / 16 * 8 + thread % 8 : thread;
       w_rows[thread] = nullptr;
       if (unit < count) {
@@ -63,9 +63,6 @@ __global__ void __launch_bounds__(256, 1)
         w_rows[thread] = part.values + row * row_bytes;
         if constexpr (Shape::scaled) scale_rows[thread] = part.scales + std::int64_t{row} * chunks * 4;
       }
-    } else if (round == 0 && thread - some_rows < Shape::items) {
-      // Where `list` is, it was there before the kernel ahead; its numbers need not have been.
-      x_rows[thread - some_rows] = nullptr;
     }
     __syncthreads();
     const auto copy_weights = [&](int chunk) {
@@ -73,15 +70,16 @@ __global__ void __launch_bounds__(256, 1)
       std::byte* const stage = shared + chunk % Shape::stages * Shape::stage_bytes;
       const int piece = thread % Shape::pieces;
 #pragma unroll
-      for (int i = 0; i < some_rows * Shape::pieces / 256; ++i) {
+      for (int i = 0; i < (Shape::rows * Shape::pieces + 255) / 256; ++i) {
         const int row = thread / Shape::pieces + i * (256 / Shape::pieces);
+        if (Shape::rows * Shape::pieces % 256 != 0 && row >= Shape::rows) break;
         if (const std::byte* from = w_rows[row]; from != nullptr) {
           copy_async_16(stage + row * Shape::row_bytes + Shape::place(row, piece) * 16,
                         from + chunk * Shape::row_bytes + piece * 16);
         }
       }
       if constexpr (Shape::scaled) {
-        if (thread < some_rows && w_rows[thread] != nullptr) {
+        if (thread < Shape::rows && w_rows[thread] != nullptr) {
           copy_async_small<4>(stage + Shape::value_bytes + thread * 4, scale_rows[thread] + chunk * 4);
         }
       }

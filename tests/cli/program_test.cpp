@@ -1,6 +1,6 @@
 // The program itself: exit codes and lines of tests/data/cli/*.json, and what it writes.
 //
-// A case: args ({model}, {seeing}, {tmp} and {data} stand for paths), exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
+// A case: args ({model}, {blind}, {tmp} and {data} stand for paths), exit, and where it has them stdin, files (by name, in {tmp}), stdout and stderr (parts of what is
 // written), stdout_is (all of it).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -64,7 +64,7 @@ std::string fill(std::string text, const std::string& temporary) {
     for (std::size_t at = text.find(key); at != std::string::npos; at = text.find(key))
       text.replace(at, key.size(), value);
   }
-  if (text == "{seeing}") return test::seeing_checkpoint().string();
+  if (text == "{blind}") return test::blind_checkpoint().string();
   return text;
 }
 
@@ -162,13 +162,13 @@ TEST(ProgramOutput, TraceTensorsHaveTheDocumentedShapesAndDroppedBlocksAreNotCho
 TEST(ProgramOutput, TracedPicturesCanBeTracedAgain) {
   const TemporaryDirectory files;
   const std::string first = (files / "first.safetensors").string(), second = (files / "second.safetensors").string();
-  const std::string seeing = test::seeing_checkpoint().string(), data = M3_TEST_DATA;
+  const std::string data = M3_TEST_DATA;
   const Outcome outcome =
-      run({"trace", seeing, "--image", data + "/vision/pictures/rgb-8.png", "--image",
+      run({"trace", model, "--image", data + "/vision/pictures/rgb-8.png", "--image",
            data + "/vision/pictures/420.jpg", "--video", data + "/vision/videos/h264.mp4", "--mm-processor-kwargs",
            R"({"videos_kwargs": {"max_long_side_pixel": 112}})", "--out", first});
   ASSERT_EQ(outcome.exit, 0) << outcome.err;
-  ASSERT_EQ(run({"trace", seeing, "--pixels", first, "--out", second}).exit, 0);
+  ASSERT_EQ(run({"trace", model, "--pixels", first, "--out", second}).exit, 0);
   const TensorFiles given = TensorFiles::open_file(first), again = TensorFiles::open_file(second);
   const StoredTensor* grid = given.find("grid");
   ASSERT_NE(grid, nullptr);
@@ -190,9 +190,8 @@ TEST(ProgramOutput, TracedPicturesCanBeTracedAgain) {
 // The answer depends on the picture, and the same picture by file and by data: URL is one.
 TEST(ProgramOutput, PicturesReachTheModel) {
   const TemporaryDirectory files;
-  const std::string seeing = test::seeing_checkpoint().string();
   const auto logprobs = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"run",  seeing,       "--max-tokens", "2", "--temperature",
+    std::vector<std::string> args = {"run",  model,        "--max-tokens", "2", "--temperature",
                                      "0",    "--json",     "--logprobs",   "0", "--max-picture-patches",
                                      "2048", "--thinking", "disabled"};
     args.insert(args.end(), more.begin(), more.end());

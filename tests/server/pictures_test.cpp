@@ -488,7 +488,7 @@ TEST(NoPictures, AModelWithoutVisionSaysSo) {
 
 TEST(SeeingModel, AnswersAboutPictures) {
   EngineOptions engine;
-  engine.checkpoint = test::seeing_checkpoint().string();
+  engine.checkpoint = std::string(M3_MODELS) + "/m3-tiny-chat";
   engine.max_picture_patches = 2048;
   TestServer server({}, engine);
   const Json body =

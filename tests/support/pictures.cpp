@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/seeded_checkpoint.h"
 #include "tests/support/temporary_directory.h"
 
 namespace m3::test {
@@ -65,7 +64,7 @@ MediaInfo media_info(const Tokenizer& tokenizer) {
   return info;
 }
 
-const std::filesystem::path& seeing_checkpoint() {
+const std::filesystem::path& blind_checkpoint() {
   static const TemporaryDirectory directory;
   static const std::filesystem::path made = [] {
     const std::filesystem::path shipped = std::filesystem::path(M3_MODELS) / "m3-tiny-chat";
@@ -76,23 +75,15 @@ const std::filesystem::path& seeing_checkpoint() {
         std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), path / name);
       }
     }
-    const Tokenizer tokenizer = Tokenizer::load(shipped);
     nlohmann::json config = nlohmann::json::parse(read_file(shipped / "config.json"));
-    config["vision_config"] = {{"hidden_size", 160},
-                               {"num_hidden_layers", 2},
-                               {"num_attention_heads", 2},
-                               {"intermediate_size", 96},
-                               {"projection_dim", config["text_config"]["hidden_size"]}};
-    config["projector_hidden_size"] = 96;
-    config["image_token_index"] = tokenizer.id_of("]<]image[>[");
-    config["video_token_index"] = tokenizer.id_of("]<]video[>[");
-    const std::string text = config.dump();
-    write_file(path / "config.json", text);
-    std::vector<FileTensor> tower = seeded_tensors(parse_config(text, "test config"), 11);
+    config.erase("vision_config");
+    write_file(path / "config.json", config.dump());
     nlohmann::json index = nlohmann::json::parse(read_file(shipped / "model.safetensors.index.json"));
-    std::erase_if(tower, [&](const FileTensor& tensor) { return index["weight_map"].contains(tensor.name); });
-    write_safetensors(path / "vision.safetensors", tower);
-    for (const FileTensor& tensor : tower) index["weight_map"][tensor.name] = "vision.safetensors";
+    nlohmann::json text_only = nlohmann::json::object();
+    for (const auto& [name, file] : index["weight_map"].items()) {
+      if (name.starts_with("language_model.")) text_only[name] = file;
+    }
+    index["weight_map"] = std::move(text_only);
     write_file(path / "model.safetensors.index.json", index.dump());
     return path;
   }();

@@ -1,4 +1,4 @@
-// Pictures of any size for tests, and a small model that takes them.
+// Pictures of any size for tests, and a small model that takes none.
 #pragma once
 
 #include <filesystem>
@@ -21,8 +21,7 @@ std::string vision_file(std::string_view name);
 // What an engine of the published shapes would say of itself, with the ids of that tokenizer.
 MediaInfo media_info(const Tokenizer& tokenizer);
 
-// A folder with the checkpoint that ships and a small random vision tower added: it takes pictures and understands none.
-// Made once a process.
-const std::filesystem::path& seeing_checkpoint();
+// A folder with the checkpoint that ships, less its vision tower. Made once a process.
+const std::filesystem::path& blind_checkpoint();
 
 }  // namespace m3::test

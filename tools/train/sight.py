@@ -258,7 +258,7 @@ class SightTrainer(Trainer):
                 before, self.first_model.lm_head.weight.detach(),
             )  # fmt: skip
             lesson, right, way = self.teacher(features, taught, there)
-        share = 0.1 + 0.4 * (1 - progress)
+        share = 0.0 if self.arguments.resume else 0.1 + 0.4 * (1 - progress)  # the teacher itself is not kept
         (pictures + self.arguments.text_weight * (texts + soft) + share * lesson + output.index_loss).backward()
         count = self.step - self.warm_from
         left = max(0.02, 1 - progress) * self.slower
@@ -397,7 +397,7 @@ def main() -> None:
             words = json.loads((arguments.data / "words.json").read_text())
             chat, books = ChatRenderer(tokenizer, arguments.data / "chat_template.jinja"), unpack(arguments.data / "heldout.xz")
             evaluator = Evaluator(trainer.model, chat, books, words, trainer.attend, layout.total, trainer.dtype)
-            result |= report(evaluator, say, True)
+            result |= report(evaluator, say)
     except Exception as error:  # never at the cost of the training
         say(f"evaluation failed: {error!r}")
     result["training"] = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skills import pictures
+from skills import pictures, tasks
 from skills.conversation import CHAT_WEIGHT, DEVELOPERS, THINK_END, MODES, draw_conversation, draw_task, messages_of
 from skills.scenes import OBJECT_VALUES, OBJECTS, SCENE_VALUES
 from sprites import Atlas
@@ -33,9 +33,10 @@ class SightLayout(Layout):
     short: int = 49152
     medium_rows: int = 8
     long: int = 16384
-    text: int = 10240  # of the short part, conversations without pictures
+    text: int = 20480  # of the short part, conversations without pictures
+    sums: float = 0.3  # of these, sums alone, most of them to be done without thinking: what suffers first
     # (slots, tokens of a slot, frames drawn)
-    groups: tuple = ((336, 64, 1), (84, 64, 2), (24, 196, 2))
+    groups: tuple = ((256, 64, 1), (72, 64, 2), (20, 196, 2))
     questions: int = 2400  # at most
     kept: float = 0.12  # of the slots, for the documents of MEDIUM tokens
 
@@ -176,6 +177,17 @@ class SightMaker(Maker):
                 break
         return (ids, weights, rows, asked) if looks else None
 
+    def sums(self, limit: int) -> tuple[list[int], list[int]]:
+        mode = self.random.choice(("disabled", "disabled", "disabled", "adaptive", "enabled"))
+        ids = list(self.renderer.encode_head(mode, None, []))
+        weights = [0] * len(ids)
+        while True:
+            part = self.random.choice((tasks.addition, tasks.subtraction))(self.random, False)
+            more, more_weights = self.renderer.encode_messages(messages_of(part, mode))
+            if len(ids) + len(more) > limit or (len(ids) > 120 and self.random.random() < 0.1):
+                return ids, weights
+            ids, weights = ids + more, weights + more_weights
+
     def unit(self) -> dict[str, np.ndarray]:
         layout, slots = self.layout, Slots(self.layout)
         parts, asked, total = [], [], 0
@@ -190,6 +202,8 @@ class SightMaker(Maker):
             room = layout.short - total
             about_pictures = room > layout.text or self.held
             made = self.conversation(min(SHORT_LIMIT, room), slots, 0.03) if about_pictures else None
+            if made is None and self.random.random() < layout.sums:
+                made = self.sums(min(SHORT_LIMIT, room))
             if made is None:
                 made = draw_conversation(self.random, self.renderer, min(SHORT_LIMIT, room), self.filler, self.runs)
             add(*made)

@@ -294,6 +294,20 @@ def shapes(random, held: bool, atlas: Atlas, large: bool) -> Look:
     return Look([scene], random.sample(questions, min(len(questions), random.randint(2, 5))))
 
 
+def places(random, held: bool, atlas: Atlas, large: bool) -> Look:
+    """Where things are, alone and beside one another."""
+    scene = scenes.shapes_scene(random, atlas, random.choice((1, 2, 2, 3, 3, 4)), large, distinct=True)
+    asked = {}
+    for _ in range(4):
+        for question in shape_questions(random, held, scene):
+            if question.kind == "position":
+                asked[question.text] = question
+    questions = list(asked.values())
+    if not questions:
+        return shapes(random, held, atlas, large)
+    return Look([scene], random.sample(questions, min(len(questions), random.randint(2, 4))))
+
+
 def counting(random, held: bool, atlas: Atlas, large: bool) -> Look:
     scene = scenes.shapes_scene(random, atlas, random.randint(1, 6), large)
     asked = {}
@@ -304,7 +318,7 @@ def counting(random, held: bool, atlas: Atlas, large: bool) -> Look:
 
 
 def digits(random, held: bool, atlas: Atlas, large: bool) -> Look:
-    length = random.choice((1, 1, 1, 2, 3, 4))
+    length = random.choice((1, 1, 1, 2, 3, 4) if held else (1, 1, 2, 3, 4))
     text = "".join(random.choice("0123456789") for _ in range(length))
     scene = scenes.text_scene(random, atlas, text, large, held)
     thought = f"I read {', '.join(text)}."
@@ -419,8 +433,7 @@ def clip(random, held: bool, atlas: Atlas, large: bool) -> Look:
     return Look([scene], questions)
 
 
-# (maker, share, whether it makes clips)
-PICTURES = [(shapes, 40), (counting, 14), (digits, 14), (words, 16), (compare, 14)]
+PICTURES = [(shapes, 26), (places, 16), (counting, 10), (digits, 16), (words, 16), (compare, 26)]  # with their shares
 KINDS = ("count", "colour", "shape", "describe", "exists", "position", "digits", "words", "letters", "compare", "motion", "mover")
 
 

@@ -53,7 +53,7 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool&
     if (const std::string reason = no_cuda_reason(); !reason.empty())
       fail_resource("cuda cannot be used here: {}", reason);
 #if M3_WITH_CUDA
-    return cuda::make_backend(options);
+    return cuda::make_backend(options, pool);
 #endif
   }
   return std::make_unique<cpu::CpuBackend>(choose_kernels(options.isa), pool);

@@ -301,9 +301,22 @@ void test_gelu(Rig& rig, Results& results, bool quick) {
   }
 }
 
+// Pixels go and features come back in one large copy.
+void test_copies(Rig& rig, Results& results) {
+  for (const std::size_t size : {std::size_t{1}, std::size_t{1} << 20, (std::size_t{8} << 20) + 13,
+                                 std::size_t{16} << 20, (std::size_t{20} << 20) + 7}) {
+    std::vector<std::byte> sent(size);
+    for (std::size_t i = 0; i < size; ++i) sent[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+    std::byte* at = rig.place(sent);
+    results.add_exact("copies", "there and back", rig.download(at, size) == sent, std::to_string(size) + " bytes");
+    rig.clear(results, "copies");
+  }
+}
+
 }  // namespace
 
 void test_vision(Rig& rig, Results& results, const Options& options) {
+  test_copies(rig, results);
   test_patch_embed(rig, results, options.quick);
   test_rotary(rig, results);
   test_layer_norm(rig, results);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "src/base/error.h"
 #include "src/base/memory_size.h"
@@ -16,6 +17,9 @@ namespace m3::ops::cuda {
 namespace {
 
 constexpr int oldest_major = 8;  // tensor cores with bf16, asynchronous copies
+
+constexpr std::size_t large_copy = std::size_t{1} << 20;
+constexpr std::size_t download_part = std::size_t{8} << 20;
 
 }  // namespace
 
@@ -36,12 +40,13 @@ std::string no_device_reason() {
   return "";
 }
 
-std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
+std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool) {
   if (const std::string reason = no_device_reason(); !reason.empty()) fail_resource("{}", reason);
-  return std::make_unique<CudaBackend>(options);
+  return std::make_unique<CudaBackend>(options, pool);
 }
 
-CudaBackend::CudaBackend(const BackendOptions& options) : deterministic_(options.deterministic) {
+CudaBackend::CudaBackend(const BackendOptions& options, ThreadPool& pool)
+    : pool_(pool), deterministic_(options.deterministic) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
   device_name_ = fmt::format("{}, {} multiprocessors, sm_{}{}", properties.name, properties.multiProcessorCount,
@@ -83,7 +88,7 @@ MemoryState CudaBackend::memory_state() const {
 
 void CudaBackend::upload(std::byte* to, std::span<const std::byte> from) {
   if (from.empty()) return;
-  std::copy(from.begin(), from.end(), staging_.begin(from.size()));
+  copy(staging_.begin(from.size()), from.data(), from.size());
   staging_.send(to, from.size(), stream_);
 }
 
@@ -91,7 +96,35 @@ void CudaBackend::upload(std::span<const Transfer> transfers, const std::functio
   upload_all(transfers, progress);
 }
 
+// By all threads, where one would be slower than the bus.
+void CudaBackend::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes < large_copy) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  constexpr std::int64_t grain = 1 << 16;
+  pool_.split(static_cast<std::int64_t>(bytes), grain, [&](std::int64_t begin, std::int64_t end, int) {
+    std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+  });
+}
+
 void CudaBackend::download(std::span<std::byte> to, const std::byte* from) {
+  if (to.size() >= large_copy) {  // in parts: one is on its way while the one before is copied on
+    std::size_t queued = 0;
+    int slots[2] = {};
+    const auto queue = [&](int part) {
+      const std::size_t bytes = std::min(download_part, to.size() - queued);
+      if (bytes > 0) slots[part % 2] = landing_.fetch(from + queued, bytes, stream_);
+      queued += bytes;
+    };
+    queue(0);
+    for (std::size_t at = 0; at < to.size(); at += download_part) {
+      const auto part = static_cast<int>(at / download_part);
+      queue(part + 1);
+      copy(to.data() + at, landing_.take(slots[part % 2]), std::min(download_part, to.size() - at));
+    }
+    return;
+  }
   if (!to.empty()) {
     check(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_), "a copy from the GPU");
   }

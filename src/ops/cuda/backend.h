@@ -41,7 +41,7 @@ struct ExpertTable {
 class CudaBackend final : public Backend {
  public:
   // Errors: the device cannot be used.
-  explicit CudaBackend(const BackendOptions& options);
+  CudaBackend(const BackendOptions& options, ThreadPool& pool);
   ~CudaBackend() override;
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
@@ -124,6 +124,7 @@ class CudaBackend final : public Backend {
 
   Arena scratch() const { return Arena(scratch_); }
   void drop_recordings();
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes);
   Activations activations_for(bool quantised, const std::uint16_t* x, std::int64_t stride, std::int64_t rows,
                               std::int64_t columns, Arena& arena);
   void multiply(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias, Store store,
@@ -140,6 +141,7 @@ class CudaBackend final : public Backend {
   std::int64_t vision_scratch_bytes(const Limits& limits) const;
   std::int64_t persistent_bytes(const Limits& limits) const;
 
+  ThreadPool& pool_;
   cudaStream_t stream_ = nullptr;
   std::string device_name_;
   bool deterministic_ = false;
@@ -156,6 +158,7 @@ class CudaBackend final : public Backend {
   std::byte* results_ = nullptr;           // pinned: ids, then finite
   std::size_t results_size_ = 0;
   Staging staging_;
+  Staging landing_;  // the other way
   Marks marks_;
   DeviceBuffer sample_lists_, page_lists_[2], segment_list_, dropped_list_;
   std::vector<std::int32_t> segments_;  // what segment_list_ holds, there

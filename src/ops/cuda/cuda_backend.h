@@ -8,8 +8,9 @@
 
 namespace m3::ops::cuda {
 
-// Errors: no usable device (no_device_reason() says why).
-std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+// Errors: no usable device (no_device_reason() says why). The pool copies what is large between ordinary and pinned
+// memory, and must outlive the backend.
+std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool);
 
 // Empty where a device can be used, else one line: no driver, no device, or one that is too old. Never throws.
 std::string no_device_reason();

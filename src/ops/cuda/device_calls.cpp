@@ -55,6 +55,20 @@ std::byte* Staging::begin(std::size_t bytes) {
   return slot.data;
 }
 
+int Staging::fetch(const std::byte* from, std::size_t bytes, cudaStream_t stream) {
+  std::byte* to = begin(bytes);
+  const int slot = next_;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "a copy from the GPU");
+  check(cudaEventRecord(slots_[slot].done, stream), "marking a copy from the GPU");
+  next_ = (next_ + 1) % slot_count;
+  return slot;
+}
+
+const std::byte* Staging::take(int slot) {
+  check(cudaEventSynchronize(slots_[slot].done), "waiting for a copy from the GPU");
+  return slots_[slot].data;
+}
+
 void Staging::send(std::byte* to, std::size_t bytes, cudaStream_t stream) {
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slot_count;

@@ -25,7 +25,8 @@ class DeviceBuffer {
   std::size_t size_ = 0;
 };
 
-// Pinned memory of the host in several slots, so that a copy to the device is under way while the next is filled.
+// Pinned memory of the host in several slots, so that a copy to or from the device is under way while another slot is
+// filled or read.
 class Staging {
  public:
   Staging() = default;
@@ -36,6 +37,10 @@ class Staging {
   std::byte* begin(std::size_t bytes);
   // Queues the copy of its first `bytes` to the device.
   void send(std::byte* to, std::size_t bytes, cudaStream_t stream);
+  // Queues a copy from the device into the next slot; returns the slot, for take().
+  int fetch(const std::byte* from, std::size_t bytes, cudaStream_t stream);
+  // Waits for it. Valid until the slot comes round again.
+  const std::byte* take(int slot);
 
  private:
   static constexpr int slot_count = 4;

@@ -28,6 +28,7 @@ struct DecodeMemory {
   std::uint64_t full[buffers], empty[buffers];
   int2 seen[buffers];  // keys of the block that the token sees: first, past the last (0: no block follows)
   float highest[consumer_warps][group_rows], sum[consumer_warps][group_rows];  // of each warp
+  bool last;
 };
 template <bool Fp8>
 constexpr int decode_bytes =
@@ -44,7 +45,7 @@ __device__ inline void cluster_sync_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 // The float at the same place of shared memory of another block of the cluster.
-__device__ inline float load_of_rank(const float* own, unsigned rank) {
+__device__ inline float load_of_rank(const float* own, int rank) {
   float value;
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -56,7 +57,7 @@ __device__ inline float load_of_rank(const float* own, unsigned rank) {
   return value;
 }
 
-__device__ inline float4 load_four_of_rank(const float* own, unsigned rank) {
+__device__ inline float4 load_four_of_rank(const float* own, int rank) {
   float4 value;
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -289,61 +290,98 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
   }
 }
 
-// One warp: a row of the result, from all warps of the cluster's `ranks` blocks of threads.
-template <bool Fp8>
-__device__ inline void join_row(const AttendArgs& args, const DecodeMemory<Fp8>& shared, const std::byte* buffers,
-                                int row, int ranks, int lane, std::uint16_t* out) {
-  const auto* sums = reinterpret_cast<const float(*)[group_rows][head_dim]>(buffers);
-  const int parts = ranks * consumer_warps;  // up to 64: two a lane
-  float own[2] = {no_score, no_score}, factors[2], total = 0;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int part = lane + half * warp_size;
-    if (part >= parts) continue;
-    own[half] = load_of_rank(&shared.highest[part % consumer_warps][row], static_cast<unsigned>(part / consumer_warps));
-  }
-  float highest = fmaxf(own[0], own[1]);
-  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
-    highest = fmaxf(highest, __shfl_xor_sync(all_lanes, highest, offset));
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int part = lane + half * warp_size;
-    factors[half] = own[half] == no_score ? 0.0f : power_of_two(own[half] - highest);
-    if (part >= parts) continue;
-    total += factors[half] *
-             load_of_rank(&shared.sum[part % consumer_warps][row], static_cast<unsigned>(part / consumer_warps));
-  }
-  total = warp_sum(total);
+// A row of `parts` (up to 64) summed under their own highest scores: one warp joins them, a lane 4 dimensions.
+struct JoinedRow {
+  float highest = no_score, total = 0;
   float4 value = {0, 0, 0, 0};
+
+  // highest_of(part) and sum_of(part): of a part that this lane asks for; values_of(part): its 4 dimensions of any part.
+  template <int Ahead, typename HighestOf, typename SumOf, typename ValuesOf>
+  __device__ void join(int parts, int lane, const HighestOf& highest_of, const SumOf& sum_of,
+                       const ValuesOf& values_of) {
+    float own[2], factors[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int count = min(parts - half * warp_size, warp_size);
-    for (int first = 0; first < count; first += consumer_warps) {  // one block of threads at a time
-      float4 own_values[consumer_warps];
+    for (int half = 0; half < 2; ++half) {
+      own[half] = lane + half * warp_size < parts ? highest_of(lane + half * warp_size) : no_score;
+      highest = fmaxf(highest, own[half]);
+    }
+    for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(all_lanes, highest, offset));
+    }
 #pragma unroll
-      for (int w = 0; w < consumer_warps; ++w) {
-        own_values[w] = load_four_of_rank(&sums[w][row][4 * lane],
-                                          static_cast<unsigned>((half * warp_size + first) / consumer_warps));
+    for (int half = 0; half < 2; ++half) {
+      factors[half] = own[half] == no_score ? 0.0f : power_of_two(own[half] - highest);
+      if (lane + half * warp_size < parts) total += factors[half] * sum_of(lane + half * warp_size);
+    }
+    total = warp_sum(total);
+    for (int first = 0; first < parts; first += Ahead) {
+      float4 values[Ahead];
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i) {
+        values[i] = first + i < parts ? values_of(first + i) : float4{0, 0, 0, 0};
       }
 #pragma unroll
-      for (int w = 0; w < consumer_warps; ++w) {
-        const float factor = __shfl_sync(all_lanes, factors[half], first + w);
-        value.x += own_values[w].x * factor, value.y += own_values[w].y * factor;
-        value.z += own_values[w].z * factor, value.w += own_values[w].w * factor;
+      for (int i = 0; i < Ahead; ++i) {
+        const int part = first + i;  // those past the last have the factor 0
+        const float factor = __shfl_sync(all_lanes, part < warp_size ? factors[0] : factors[1], part % warp_size);
+        value.x += values[i].x * factor, value.y += values[i].y * factor;
+        value.z += values[i].z * factor, value.w += values[i].w * factor;
       }
     }
   }
-  if (total == 0) return;  // no key at all: nothing is written
-  const float factor = args.v_scale / total;
-  *reinterpret_cast<uint2*>(out + 4 * lane) =
-      uint2{pack_bf16(value.x * factor, value.y * factor), pack_bf16(value.z * factor, value.w * factor)};
+  __device__ void write(std::uint16_t* out, float v_scale, int lane) const {
+    if (total == 0) return;  // no key at all: nothing is written
+    const float factor = v_scale / total;
+    *reinterpret_cast<uint2*>(out + 4 * lane) =
+        uint2{pack_bf16(value.x * factor, value.y * factor), pack_bf16(value.z * factor, value.w * factor)};
+  }
+};
+
+// The rows of a token and KV head through memory: each block of threads leaves its part there, the last to end joins all.
+template <bool Fp8>
+__device__ inline void join_in_memory(const AttendArgs& args, DecodeMemory<Fp8>& shared, const std::byte* buffers,
+                                      unsigned* counters, int unit, int rank, int ranks, int thread,
+                                      std::uint16_t* out) {
+  const auto* sums = reinterpret_cast<const float(*)[group_rows][head_dim]>(buffers);
+  const int lane = thread % warp_size;
+  const int warp = thread / warp_size;
+  Partial* parts = args.partials + std::int64_t{unit} * ranks;
+  if (thread < consumer_threads) {
+    for (int row = warp; row < group_rows; row += consumer_warps) {
+      JoinedRow joined;
+      joined.join<consumer_warps>(
+          consumer_warps, lane, [&](int w) { return shared.highest[w][row]; },
+          [&](int w) { return shared.sum[w][row]; },
+          [&](int w) { return *reinterpret_cast<const float4*>(&sums[w][row][4 * lane]); });
+      *reinterpret_cast<float4*>(&parts[rank].values[row][4 * lane]) = joined.value;
+      if (lane == 0) parts[rank].highest[row] = joined.highest, parts[rank].sum[row] = joined.total;
+    }
+  }
+  __threadfence();
+  __syncthreads();
+  if (thread == 0) {
+    shared.last = atomicInc(&counters[unit], static_cast<unsigned>(ranks - 1)) == static_cast<unsigned>(ranks - 1);
+  }
+  __syncthreads();
+  if (!shared.last || thread >= consumer_threads) return;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < group_rows / consumer_warps; ++i) {
+    const int row = warp + i * consumer_warps;
+    JoinedRow joined;
+    joined.join<8>(
+        ranks, lane, [&](int r) { return __ldcg(&parts[r].highest[row]); },
+        [&](int r) { return __ldcg(&parts[r].sum[row]); },
+        [&](int r) { return __ldcg(reinterpret_cast<const float4*>(&parts[r].values[row][4 * lane])); });
+    joined.write(out + row * head_dim, args.v_scale, lane);
+  }
 }
 
 #endif
 
 template <bool Fp8, bool Sparse>
-__global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __grid_constant__ AttendArgs args) {
+__global__ void __launch_bounds__(decode_threads, 2)
+    attend_decode_sm90(const __grid_constant__ AttendArgs args, unsigned* counters) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Memory = DecodeMemory<Fp8>;
   std::byte* const buffers = tile_memory();
@@ -382,16 +420,31 @@ __global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __
     bring_blocks<Fp8, Sparse>(args, shared, buffers, list, block, page, rank, ranks, lane);
   }
   __syncwarp();
+  std::uint16_t* out = args.out + token * args.out_stride + kv_head * group_rows * head_dim;
+  if (counters != nullptr) {
+    __syncthreads();
+    join_in_memory<Fp8>(args, shared, buffers, counters, static_cast<int>(blockIdx.z) * args.kv_heads + kv_head, rank,
+                        ranks, thread, out);
+    return;
+  }
   if (ranks > 1) {
     cluster_sync();
   } else {
     __syncthreads();
   }
   if (thread < consumer_threads) {
+    const auto* sums = reinterpret_cast<const float(*)[group_rows][head_dim]>(buffers);
     const int rows = group_rows / ranks;
     for (int row = rank * rows + thread / warp_size; row < (rank + 1) * rows; row += consumer_warps) {
-      join_row<Fp8>(args, shared, buffers, row, ranks, lane,
-                    args.out + token * args.out_stride + (kv_head * group_rows + row) * head_dim);
+      JoinedRow joined;
+      joined.join<8>(
+          ranks * consumer_warps, lane,
+          [&](int part) { return load_of_rank(&shared.highest[part % consumer_warps][row], part / consumer_warps); },
+          [&](int part) { return load_of_rank(&shared.sum[part % consumer_warps][row], part / consumer_warps); },
+          [&](int part) {
+            return load_four_of_rank(&sums[part % consumer_warps][row][4 * lane], part / consumer_warps);
+          });
+      joined.write(out + row * head_dim, args.v_scale, lane);
     }
     __syncwarp();
   }
@@ -400,7 +453,7 @@ __global__ void __launch_bounds__(decode_threads, 2) attend_decode_sm90(const __
 }
 
 template <bool Fp8, bool Sparse>
-cudaError_t launch_decode(const AttendArgs& args, int ranks, cudaStream_t stream) {
+cudaError_t launch_decode(const AttendArgs& args, int ranks, unsigned* counters, cudaStream_t stream) {
   constexpr int bytes = decode_bytes<Fp8>;
   const auto kernel = attend_decode_sm90<Fp8, Sparse>;
   static int allowed = 0;
@@ -421,13 +474,23 @@ cudaError_t launch_decode(const AttendArgs& args, int ranks, cudaStream_t stream
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = ranks > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, args);
+  config.numAttrs = ranks > 1 && counters == nullptr ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, args, counters);
 }
 
 constexpr int most_tokens = 65535;  // of a grid
+constexpr int most_parts = 64;      // JoinedRow
+
+bool has_room(const AttendCall& call, int units, int ranks) {
+  return call.counters_size >= units &&
+         call.workspace_bytes >= std::int64_t{units} * ranks * static_cast<std::int64_t>(sizeof(Partial));
+}
 
 }  // namespace
+
+std::int64_t attend_decode_sm90_bytes() {
+  return runs_on_hopper() ? std::int64_t{2} * multiprocessors() * static_cast<std::int64_t>(sizeof(Partial)) : 0;
+}
 
 bool attend_decode_takes_sm90(const AttendCall& call) {
   return runs_on_hopper() && !call.deterministic && call.args.query_heads == group_rows * call.args.kv_heads &&
@@ -454,11 +517,22 @@ cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t strea
   args.out_stride = call.out_stride;
   // As many blocks of threads as the GPU holds at once, two a multiprocessor.
   const int units = args.batch.tokens * args.kv_heads;
+  const int most = std::max(1, 2 * multiprocessors() / units);
+  const int entries = sparse ? args.topk : (args.batch.longest_context + page_tokens - 1) / page_tokens;
   int ranks = 1;
-  while (ranks < group_rows && ranks * 2 * units <= 2 * multiprocessors()) ranks *= 2;
+  while (ranks < group_rows && ranks * 2 <= most) ranks *= 2;
+  unsigned* counters = nullptr;
+  // More than a cluster's: through memory.
+  if (const int wide = std::min({most, entries, most_parts}); wide > 2 * ranks && has_room(call, units, wide)) {
+    ranks = wide;
+    counters = call.counters;
+    args.partials = static_cast<Partial*>(call.workspace);
+  }
   if (fp8)
-    return sparse ? launch_decode<true, true>(args, ranks, stream) : launch_decode<true, false>(args, ranks, stream);
-  return sparse ? launch_decode<false, true>(args, ranks, stream) : launch_decode<false, false>(args, ranks, stream);
+    return sparse ? launch_decode<true, true>(args, ranks, counters, stream)
+                  : launch_decode<true, false>(args, ranks, counters, stream);
+  return sparse ? launch_decode<false, true>(args, ranks, counters, stream)
+                : launch_decode<false, false>(args, ranks, counters, stream);
 }
 
 }  // namespace m3::ops::cuda

@@ -24,6 +24,7 @@ std::int64_t attend_dense_sm90_bytes(std::int64_t tokens);
 // Both of single tokens: 16 query heads a KV head. Sparse where call.block_ids is given.
 bool attend_decode_takes_sm90(const AttendCall& call);
 cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t stream);
+std::int64_t attend_decode_sm90_bytes();  // of workspace, where few tokens have long contexts
 
 // The vision tower's.
 bool attend_segments_takes_sm90(const VisionAttendArgs& args);

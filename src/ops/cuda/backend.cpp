@@ -201,7 +201,7 @@ std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
   std::int64_t attend =
       attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context, limits.topk_blocks);
   if (!deterministic_) {
-    attend = std::max({attend, attend_dense_sm90_bytes(limits.tokens),
+    attend = std::max({attend, attend_dense_sm90_bytes(limits.tokens), attend_decode_sm90_bytes(),
                        attend_sparse_sm90_bytes(limits.tokens, limits.kv_heads, limits.topk_blocks, limits.sequences,
                                                 limits.context)});
   }

@@ -185,9 +185,7 @@ static std::int64_t counters_for(const Limits& limits) {
 std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
   Arena arena;
   arena.take<unsigned>(counters_for(limits));
-  arena.take<std::int32_t>(limits.logits_rows);
-  arena.take<std::uint8_t>(limits.logits_rows);
-  arena.take<SampleRow>(limits.logits_rows);
+  arena.take<std::byte>(limits.logits_rows * 5);
   arena.take<std::uint32_t>(limits.logits_rows * limits.vocab);
   return arena.used();
 }
@@ -222,9 +220,9 @@ void CudaBackend::bind_workspace(std::span<std::byte> workspace, const Limits& l
   Arena arena(workspace);
   counters_size_ = counters_for(limits);
   counters_ = arena.take<unsigned>(counters_size_);
-  sampled_ = arena.take<std::int32_t>(limits.logits_rows);
-  finite_ = arena.take<std::uint8_t>(limits.logits_rows);
-  sample_rows_ = arena.take<SampleRow>(limits.logits_rows);
+  auto* const results = arena.take<std::byte>(limits.logits_rows * 5);  // ids, then flags
+  sampled_ = reinterpret_cast<std::int32_t*>(results);
+  finite_ = reinterpret_cast<std::uint8_t*>(results + limits.logits_rows * 4);
   token_counts_ = arena.take<std::uint32_t>(limits.logits_rows * limits.vocab);
   scratch_ = workspace.subspan(static_cast<std::size_t>(arena.used()));
   check(cudaMemsetAsync(counters_, 0, static_cast<std::size_t>(counters_size_) * sizeof(unsigned), stream_),

@@ -147,10 +147,9 @@ class CudaBackend final : public Backend {
   bool deterministic_ = false;
   Limits limits_;
   std::span<std::byte> scratch_;
-  std::int32_t* sampled_ = nullptr;   // [logits_rows]
-  std::uint8_t* finite_ = nullptr;    // [logits_rows]
-  SampleRow* sample_rows_ = nullptr;  // [logits_rows]
-  unsigned* counters_ = nullptr;      // [counters_size_] of blocks that have ended; zero between kernels
+  std::int32_t* sampled_ = nullptr;  // [logits_rows]
+  std::uint8_t* finite_ = nullptr;   // [logits_rows], right behind
+  unsigned* counters_ = nullptr;     // [counters_size_] of blocks that have ended; zero between kernels
   std::int64_t counters_size_ = 0;
   std::uint32_t* token_counts_ = nullptr;  // [logits_rows, vocab], zero between draws
   std::int64_t sampling_ = 0;              // rows of the draw under way

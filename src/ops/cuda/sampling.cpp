@@ -1,4 +1,4 @@
-// Sampling: the rows' numbers and lists go up in one copy, the drawn ids and flags come down behind the kernel.
+// Sampling: the rows' numbers and lists go up in one copy, the drawn ids and flags come down in one behind the kernel.
 #include <algorithm>
 #include <cstring>
 
@@ -61,7 +61,8 @@ void CudaBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
     const auto known = static_cast<std::size_t>(same - rows.begin());
     at.allowed = known + 1 < offsets.size() ? offsets[known].allowed : lists.add(row.allowed);
   }
-  std::byte* device = bytes.empty() ? nullptr : sample_lists_.reserve(bytes.size());
+  const std::size_t rows_at = bytes.size();
+  std::byte* device = sample_lists_.reserve(rows_at + (rows.size() + 1) * sizeof(SampleRow));
   std::vector<SampleRow> launch;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const SamplingRow& row = rows[i];
@@ -86,12 +87,15 @@ void CudaBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
     to.allowed_words = row.allowed.empty() ? -1 : static_cast<std::int32_t>(row.allowed.size());
     to.allowed = reinterpret_cast<const std::uint32_t*>(device + offsets[i].allowed);
   }
+  lists.add(std::span<const SampleRow>(launch));
   upload(device, bytes);
-  upload(reinterpret_cast<std::byte*>(sample_rows_), std::as_bytes(std::span(launch)));
   check(launch_sample(reinterpret_cast<float*>(logits.data), logits.row_stride, static_cast<int>(logits.columns),
-                      sample_rows_, static_cast<int>(count), token_counts_, sampled_, finite_, stream_),
+                      reinterpret_cast<const SampleRow*>(device + rows_at), static_cast<int>(count), token_counts_,
+                      sampled_, finite_, stream_),
         "sample");
-  const std::size_t needed = static_cast<std::size_t>(count) * (sizeof(std::int32_t) + 1);
+  // ids of all rows that may be, then flags: they come down in one copy.
+  const std::size_t needed =
+      static_cast<std::size_t>(limits_.logits_rows) * sizeof(std::int32_t) + static_cast<std::size_t>(count);
   if (results_size_ < needed) {
     check(cudaFreeHost(results_), "freeing pinned memory");
     results_ = nullptr;
@@ -100,10 +104,7 @@ void CudaBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
     check(cudaMallocHost(&memory, results_size_), "pinning memory of the host");
     results_ = static_cast<std::byte*>(memory);
   }
-  const auto id_bytes = static_cast<std::size_t>(count) * sizeof(std::int32_t);
-  check(cudaMemcpyAsync(results_, sampled_, id_bytes, cudaMemcpyDeviceToHost, stream_), "sample");
-  check(cudaMemcpyAsync(results_ + id_bytes, finite_, static_cast<std::size_t>(count), cudaMemcpyDeviceToHost, stream_),
-        "sample");
+  check(cudaMemcpyAsync(results_, sampled_, needed, cudaMemcpyDeviceToHost, stream_), "sample");
   check(cudaEventRecord(sampled_event_, stream_), "recording an event");
 }
 
@@ -114,7 +115,8 @@ void CudaBackend::end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t
   check(cudaEventSynchronize(sampled_event_), "waiting for a draw");
   const auto count = static_cast<std::size_t>(sampling_);
   std::memcpy(ids.data(), results_, count * sizeof(std::int32_t));
-  if (!finite.empty()) std::memcpy(finite.data(), results_ + count * sizeof(std::int32_t), count);
+  const auto flags = static_cast<std::size_t>(limits_.logits_rows) * sizeof(std::int32_t);
+  if (!finite.empty()) std::memcpy(finite.data(), results_ + flags, count);
 }
 
 }  // namespace m3::ops::cuda

@@ -227,6 +227,9 @@ void bench_experts(Bench& bench) {
       mlps.push_back({bench.weight(format, width, hidden), bench.weight(format, width, hidden),
                       bench.weight(format, hidden, width)});
     }
+    const ops::MlpWeights shared = {bench.weight(WeightFormat::bf16, width, hidden),
+                                    bench.weight(WeightFormat::bf16, width, hidden),
+                                    bench.weight(WeightFormat::bf16, hidden, width)};
     const auto stored = [](const WeightMatrix& w) { return w.rows * (w.row_bytes() + w.scale_row_bytes()); };
     const auto expert_bytes = static_cast<double>(stored(mlps[0].gate) + stored(mlps[0].up) + stored(mlps[0].down));
     for (const std::int64_t tokens : {1, 8, 32, 128, 1024, 8192}) {
@@ -259,6 +262,12 @@ void bench_experts(Bench& bench) {
       } else {
         bench.row_read("experts", what + " (" + std::to_string(static_cast<int>(loaded + 0.5)) + " experts)", seconds,
                        loaded * expert_bytes);
+        // As a layer has it. The shared expert's weights are larger than the L2.
+        const double both = bench.time(copies, [&](int i) {
+          bench.backend->experts(x, routings[static_cast<std::size_t>(i)], 0, mlps, &shared, 2.0f, {}, out);
+        });
+        bench.row_read("experts", what + " and a shared one (bf16)", both,
+                       loaded * expert_bytes + static_cast<double>(6 * hidden * width));
       }
     }
     bench.clear();

@@ -60,7 +60,7 @@ bool Guarded::intact() const {
   return true;
 }
 
-Rig::Rig(bool deterministic) {
+Rig::Rig(bool deterministic) : deterministic_(deterministic) {
   ops::BackendOptions options;
   options.name = "cuda";
   options.deterministic = deterministic;

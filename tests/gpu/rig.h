@@ -59,6 +59,7 @@ class Rig {
  public:
   explicit Rig(bool deterministic);
   ops::Backend& backend() { return *backend_; }
+  bool deterministic() const { return deterministic_; }
   ops::Backend* operator->() { return backend_.get(); }
 
   // Binds a workspace for the limits, poisoned with NaN.
@@ -87,6 +88,7 @@ class Rig {
   void clear(Results& results, const std::string& operation);
 
  private:
+  bool deterministic_;
   std::unique_ptr<ops::Backend> backend_;
   std::unique_ptr<ThreadPool> pool_;
   std::deque<Guarded> memory_;

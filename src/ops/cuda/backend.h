@@ -127,8 +127,10 @@ class CudaBackend final : public Backend {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes);
   Activations activations_for(bool quantised, const std::uint16_t* x, std::int64_t stride, std::int64_t rows,
                               std::int64_t columns, Arena& arena);
-  void multiply(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias, Store store,
-                const Tensor& out, std::span<const std::int32_t> row_ids, const char* what);
+  enum class Then : std::uint8_t { nothing, gelu };
+  // False: the results still want what comes `then`.
+  bool multiply(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias, Store store,
+                const Tensor& out, std::span<const std::int32_t> row_ids, const char* what, Then then = Then::nothing);
   const std::int32_t* place_segments(std::span<const std::int32_t> segment_begin);
   const ExpertTable& table_of(std::span<const MlpWeights> experts);
   void run_experts(const Tensor& hidden, const Routing& routing, int first, const ExpertTable* table,

@@ -90,8 +90,9 @@ CudaBackend::Activations CudaBackend::activations_for(bool quantised, const std:
 }
 
 // out <- x · Wᵀ (+ bias) for several W; of the rows `row_ids` of x where given.
-void CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias,
-                           Store store, const Tensor& out, std::span<const std::int32_t> row_ids, const char* what) {
+bool CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weights, std::span<const float> bias,
+                           Store store, const Tensor& out, std::span<const std::int32_t> row_ids, const char* what,
+                           Then then) {
   MatmulArgs args;
   args.items = static_cast<std::int32_t>(row_ids.empty() ? x.rows : std::ssize(row_ids));
   args.list = row_ids.data();
@@ -118,8 +119,11 @@ void CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
     args.x = rows.data;
     args.x_stride = rows.stride;
     args.token_scales = rows.scales;
+    args.gelu = then == Then::gelu && weights.size() == 1 && like.format == WeightFormat::bf16 && takes_wide(args);
     check(matmul(args, stream_), what);
+    if (args.gelu) return true;
   }
+  return then == Then::nothing;
 }
 
 void CudaBackend::linear(const Tensor& x, std::span<const WeightMatrix> weights, const Tensor& out) {

@@ -159,8 +159,8 @@ void CudaBackend::gelu_mlp(const Tensor& hidden, const GeluMlpWeights& weights, 
   Arena arena = scratch();
   auto* memory = arena.take<std::uint16_t>(hidden.rows * width);
   const Tensor inner{DType::bf16, hidden.rows, width, width, reinterpret_cast<std::byte*>(memory)};
-  multiply(hidden, {&weights.fc1, 1}, weights.fc1_bias, Store::bf16, inner, {}, "gelu_mlp: fc1");
-  check(launch_gelu(memory, hidden.rows * width, memory, stream_), "gelu_mlp: gelu");
+  if (!multiply(hidden, {&weights.fc1, 1}, weights.fc1_bias, Store::bf16, inner, {}, "gelu_mlp: fc1", Then::gelu))
+    check(launch_gelu(memory, hidden.rows * width, memory, stream_), "gelu_mlp: gelu");
   multiply(inner, {&weights.fc2, 1}, weights.fc2_bias, Store::bf16, out, {}, "gelu_mlp: fc2");
 }
 

@@ -1,4 +1,5 @@
-#include "bench/gpu/upload_bench.h"
+// How fast weights go up: a file in the page cache through upload, beside the two limits of the way.
+#include "bench/gpu/bench.h"
 
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -18,10 +19,17 @@
 #include "src/ops/backends.h"
 #include "src/ops/cuda/device_calls.h"
 
-using namespace m3;
-using ops::cuda::check;
+namespace m3::gpu_bench {
 
 namespace {
+
+using ops::cuda::check;
+
+struct UploadTimes {
+  double seconds = 0;     // mapped file to device memory
+  double cache_rate = 0;  // bytes/s that as many threads read from the page cache into memory of their own
+  double bus_rate = 0;    // bytes/s from pinned memory to the device
+};
 
 constexpr std::size_t piece = std::size_t{8} << 20;
 constexpr unsigned most_threads = 12;  // as the upload's
@@ -87,8 +95,6 @@ double pinned_rate(std::byte* to) {
   return best;
 }
 
-}  // namespace
-
 UploadTimes time_upload(ops::Backend& backend, std::int64_t bytes) {
   const TemporaryFile file(bytes);
   const MappedFile mapped(file.path());
@@ -107,3 +113,16 @@ UploadTimes time_upload(ops::Backend& backend, std::int64_t bytes) {
   times.seconds = seconds_since(start);
   return times;
 }
+
+}  // namespace
+
+void bench_upload(Bench& bench) {
+  constexpr std::int64_t bytes = std::int64_t{16} << 30;
+  const UploadTimes times = time_upload(*bench.backend, bytes);
+  const double rate = static_cast<double>(bytes) / times.seconds, limit = std::min(times.cache_rate, times.bus_rate);
+  std::printf("%-14s %-36s %9.2f GB/s  page cache %.1f, bus %.1f GB/s  %5.1f %% of the lower\n", "upload",
+              "16 GiB from a mapped file", rate * 1e-9, times.cache_rate * 1e-9, times.bus_rate * 1e-9,
+              100 * rate / limit);
+}
+
+}  // namespace m3::gpu_bench

@@ -1,0 +1,205 @@
+// What the rows of gpu_bench share: operands in the device's memory, times by recorded passes, lines beside a limit.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/ops/backends.h"
+
+namespace m3::gpu_bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline constexpr std::int64_t hidden = 6144, width = 3072, experts = 128, per_token = 4;
+inline constexpr std::int64_t past_l2 = std::int64_t{400} << 20;  // bytes between two uses of an operand
+
+class Bench {
+ public:
+  explicit Bench(double seconds) : pool_(1), seconds_(seconds) {
+    ops::BackendOptions options;
+    options.name = "cuda";
+    backend = ops::make_backend(options, pool_);
+  }
+
+  std::byte* memory(std::int64_t bytes) { return memory_.emplace_back(backend->allocate(bytes)).data(); }
+  std::byte* random(std::int64_t bytes, RandomFill fill) {
+    std::byte* data = memory(bytes);
+    fill.key = ++key_;
+    backend->fill_random({data, static_cast<std::size_t>(bytes)}, fill);
+    return data;
+  }
+  template <typename T>
+  T* place(const std::vector<T>& values) {
+    std::byte* data = memory(static_cast<std::int64_t>(values.size() * sizeof(T)));
+    backend->upload(data, std::as_bytes(std::span(values)));
+    return reinterpret_cast<T*>(data);
+  }
+  ops::Tensor activations(std::int64_t rows, std::int64_t columns) {
+    return {DType::bf16, rows, columns, columns,
+            random(rows * columns * 2, {.kind = RandomFill::Kind::bf16, .parameter = 1})};
+  }
+  WeightMatrix weight(WeightFormat format, std::int64_t rows, std::int64_t columns) {
+    WeightMatrix made;
+    made.format = format;
+    made.rows = rows;
+    made.columns = columns;
+    const std::int64_t bytes = rows * made.row_bytes();
+    switch (format) {
+      case WeightFormat::f32: made.values = random(bytes, {.kind = RandomFill::Kind::f32, .parameter = 0.02}); break;
+      case WeightFormat::bf16: made.values = random(bytes, {.kind = RandomFill::Kind::bf16, .parameter = 0.02}); break;
+      case WeightFormat::fp8:
+      case WeightFormat::mxfp8:
+        made.values = random(bytes, {.kind = RandomFill::Kind::f8_e4m3, .parameter = 100});
+        break;
+      default: made.values = random(bytes, {.kind = RandomFill::Kind::bytes}); break;
+    }
+    if (const std::int64_t scales = rows * made.scale_row_bytes(); scales > 0) {
+      made.scales = format == WeightFormat::nvfp4
+                        ? random(scales, {.kind = RandomFill::Kind::f8_e4m3, .parameter = 2})
+                        : random(scales, {.kind = RandomFill::Kind::e8m0, .parameter = 0.5, .base = 118});
+    }
+    if (format == WeightFormat::nvfp4) made.tensor_scale = 0.01f;
+    return made;
+  }
+  void bind(const ops::Limits& limits) {
+    workspace_ = ops::Memory();
+    workspace_ = backend->allocate(backend->workspace_bytes(limits));
+    backend->bind_workspace(workspace_.bytes(), limits);
+  }
+  // Seconds of one call, from recorded passes of `copies` calls: call(i) uses operand i.
+  double time(int copies, const std::function<void(int)>& call) {
+    const std::uint64_t key = ++pass_key_;
+    const auto pass = [&] {
+      if (!backend->begin_pass(key)) {
+        for (int i = 0; i < copies; ++i) call(i);
+      }
+      backend->end_pass();
+    };
+    for (int i = 0; i < 3; ++i) pass();
+    backend->synchronize();
+    auto begin = Clock::now();
+    pass();
+    backend->synchronize();
+    const double once = std::chrono::duration<double>(Clock::now() - begin).count();
+    const int times = std::clamp(static_cast<int>(seconds_ / once), 2, 400);
+    std::vector<double> rounds;
+    for (int round = 0; round < 3; ++round) {
+      begin = Clock::now();
+      for (int i = 0; i < times; ++i) pass();
+      backend->synchronize();
+      rounds.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / times / copies);
+    }
+    std::sort(rounds.begin(), rounds.end());
+    return rounds[1];
+  }
+  void clear() {
+    backend->synchronize();
+    backend->bind_workspace(workspace_.bytes(), {});  // forgets recorded passes
+    memory_.clear();
+  }
+
+  std::unique_ptr<ops::Backend> backend;
+  double read_rate = 0, matmul_rate = 0;
+
+  void row_read(const char* operation, const std::string& what, double seconds, double bytes) const {
+    std::printf("%-14s %-34s %10.1f us  limit %8.1f us  %5.1f %% of reading\n", operation, what.c_str(), seconds * 1e6,
+                bytes / read_rate * 1e6, 100 * bytes / read_rate / seconds);
+    std::fflush(stdout);
+  }
+  void row_matmul(const char* operation, const std::string& what, double seconds, double operations) const {
+    std::printf("%-14s %-34s %10.3f ms  limit %8.3f ms  %5.1f %% of matmul\n", operation, what.c_str(), seconds * 1e3,
+                operations / matmul_rate * 1e3, 100 * operations / matmul_rate / seconds);
+    std::fflush(stdout);
+  }
+
+ private:
+  ThreadPool pool_;
+  double seconds_;
+  std::vector<ops::Memory> memory_;
+  ops::Memory workspace_;
+  std::uint64_t key_ = 0, pass_key_ = 0;
+};
+
+inline ops::Limits limits_for(std::int64_t tokens, std::int64_t context) {
+  ops::Limits limits;
+  limits.tokens = limits.sequences = tokens;
+  limits.logits_rows = std::min<std::int64_t>(tokens, 8);
+  limits.context = context;
+  limits.hidden = hidden;
+  limits.query_heads = 64;
+  limits.kv_heads = 4;
+  limits.intermediate = width;
+  limits.experts = experts;
+  limits.experts_per_token = per_token;
+  limits.topk_blocks = 16;
+  limits.vocab = 1024;
+  limits.widest_linear = 9856;
+  return limits;
+}
+
+inline int copies_for(double bytes) {
+  return std::clamp(static_cast<int>(static_cast<double>(past_l2) / bytes) + 1, 2, 60);
+}
+
+// Sequences with `queries` tokens each at the end of their context, pages in random order.
+struct Sequences {
+  Sequences(Bench& bench, std::int64_t count, std::int64_t queries, std::int64_t context, std::int64_t pool) {
+    std::mt19937 random(7);
+    const std::int64_t stride = (context + 127) / 128;
+    std::vector<std::int32_t> order(static_cast<std::size_t>(pool)), table, positions, owners, begin{0}, lengths, ids;
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    for (std::int64_t s = 0; s < count; ++s) {
+      for (std::int64_t b = 0; b < stride; ++b)
+        table.push_back(order[static_cast<std::size_t>((s * stride + b) % pool)]);
+      for (std::int64_t i = 0; i < queries; ++i) {
+        positions.push_back(static_cast<std::int32_t>(context - queries + i));
+        owners.push_back(static_cast<std::int32_t>(s));
+        ids.push_back(0);
+      }
+      begin.push_back(static_cast<std::int32_t>(positions.size()));
+      lengths.push_back(static_cast<std::int32_t>(context));
+    }
+    batch.tokens = static_cast<std::int32_t>(positions.size());
+    batch.sequences = static_cast<std::int32_t>(count);
+    batch.token_ids = bench.place(ids);
+    batch.positions = bench.place(positions);
+    batch.sequence_of_token = bench.place(owners);
+    batch.query_begin = bench.place(begin);
+    batch.context_lengths = bench.place(lengths);
+    batch.page_table = bench.place(table);
+    batch.index_page_table = batch.page_table;
+    batch.page_table_stride = static_cast<std::int32_t>(stride);
+    batch.longest_query = static_cast<std::int32_t>(queries);
+    batch.longest_context = static_cast<std::int32_t>(context);
+  }
+  ops::Batch batch;
+};
+
+inline std::string sized(std::int64_t tokens) {
+  return tokens >= 1 << 20 ? std::to_string(tokens >> 20) + "M"
+         : tokens >= 1024  ? std::to_string(tokens >> 10) + "K"
+                           : std::to_string(tokens);
+}
+
+// The rows, by file.
+void bench_linear(Bench& bench);
+void bench_experts(Bench& bench);
+void bench_select(Bench& bench);
+void bench_attention(Bench& bench);
+void bench_small(Bench& bench);
+void bench_finish(Bench& bench);
+void bench_sample(Bench& bench);
+void bench_vision(Bench& bench);
+void bench_upload(Bench& bench);
+
+}  // namespace m3::gpu_bench

@@ -1,7 +1,6 @@
 // The host's side of the products of many rows: what fits them, and how matrices are described to the copies.
 #include "src/ops/cuda/matmul_sm90.h"
 
-
 namespace m3::ops::cuda {
 
 namespace {
@@ -18,7 +17,10 @@ bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns) {
   const int across = nibbles ? columns / 2 : columns;  // elements
   const int box = nibbles ? step_columns / 2 : step_columns;
   if (!encode_tensor_map(maps.values, weight.values, halves ? 2 : 1, weight.rows, across, halves ? across * 2 : across,
-                         64, box, halves ? 128 : nibbles ? 0 : 64)) {
+                         64, box,
+                         halves    ? 128
+                         : nibbles ? 0
+                                   : 64)) {
     return false;
   }
   if (!scaled(weight.format)) return true;
@@ -58,8 +60,7 @@ bool takes_wide(const MatmulArgs& args) {
       return false;
     }
   }
-  if (args.groups > 0 ? args.maps == nullptr || args.groups > wide_groups ||
-                            args.items < wide_group_items * args.groups
+  if (args.groups > 0 ? args.maps == nullptr || args.groups > wide_groups || args.items < wide_group_items * args.groups
                       : args.items < wide_least_items) {
     return false;
   }

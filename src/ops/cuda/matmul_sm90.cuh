@@ -2,8 +2,8 @@
 //
 // A block of threads sums 256 rows of W by up to 152 items: two warpgroups of 128 rows (two products of 64 rows each),
 // and a third of single warps: one keeps a ring of steps of 64 columns filled by tensor copies, one works out the tiles
-// and what multiplies their results, one has the L2 fetch weights in runs that memory likes. Two blocks, a cluster, take
-// the same rows of W with different items; each copies half of the weights to both. W is the operand from shared memory
+// and what multiplies their results. Two blocks, a cluster, take the same rows of W with different items; each copies
+// half of the weights to both. W is the operand from shared memory
 // where it is bf16, else it is widened into registers, a k16 ahead of the tensor cores. Tiles of items are cut to what an
 // expert has, in steps of 8.
 #pragma once
@@ -25,10 +25,8 @@ struct WideArgs {
   int row_tiles;   // of all parts
   int item_pairs;  // of a list without groups: tiles of items / blocks of a cluster
   int vector_stores;
-  int prefetch;  // whether the L2 is asked for weights ahead
 };
 
-inline int wide_prefetch = 1;
 inline constexpr int wide_threads = 3 * 128;
 inline constexpr int wide_octet = 8;  // steps that share a copy of scales
 
@@ -52,8 +50,7 @@ struct WideLayout {
   static constexpr int scales = stages * stage_bytes;
   static constexpr int staging = scales + 2 * scale_bytes;
   static constexpr int tables = staging + 4 * staging_bytes;
-  static constexpr int progress = tables + 2 * table_bytes;
-  static constexpr int barriers = progress + 8;
+  static constexpr int barriers = tables + 2 * table_bytes;
   static constexpr int bytes = barriers + (2 * stages + 4) * 8 + 896;  // to align 128 bytes by to 1024
   static_assert(table_bytes % 16 == 0);
 };
@@ -163,13 +160,12 @@ struct Shared {
     return base + Layout::staging + group * 2 * Layout::staging_bytes;
   }
   __device__ std::uint32_t table(int turn) const { return base + Layout::tables + turn * Layout::table_bytes; }
-  __device__ std::uint32_t progress() const { return base + Layout::progress; }
   __device__ std::uint32_t full(int stage) const { return base + Layout::barriers + stage * 8; }
   __device__ std::uint32_t empty(int stage) const { return full(Layout::stages + stage); }
   __device__ std::uint32_t table_full(int turn) const { return full(2 * Layout::stages + turn); }
   __device__ std::uint32_t table_empty(int turn) const { return full(2 * Layout::stages + 2 + turn); }
 };
-inline constexpr int table_readers = 8 + 2;  // warps that multiply, the copying one and the fetching one
+inline constexpr int table_readers = 8 + 1;  // warps that multiply, and the copying one
 
 __device__ inline void write_place(std::uint32_t at, const Place& place, bool more) {
   const int words[] = {place.group, place.part, place.row, place.begin, place.count, place.copied, more ? 1 : 0};
@@ -254,7 +250,6 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
   Place place;
   Ring<Layout::stages> ring;
   int octet = 0;
-  unsigned done = 0;
   prefetch_map(&wide.x_boxes[0]);
   prefetch_map(&wide.x_boxes[1]);
   for (int turn = 0;; ++turn) {
@@ -271,8 +266,8 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
       wait_for(shared.empty(ring.stage), ring.phase ^ 1);
       const std::uint32_t full = shared.full(ring.stage);
       const bool scales_too = Layout::scale_row > 0 && step % wide_octet == 0;
-      expect(full, static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 +
-                                         (scales_too ? Layout::scale_bytes : 0)));
+      expect(full,
+             static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 + (scales_too ? Layout::scale_bytes : 0)));
 #pragma unroll
       for (int i = 0; i < blocks; ++i) {
         const int block = first_block + i;
@@ -309,48 +304,8 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
       for (; at < place.copied; at += 8) {
         copy_box(x + at * 128, &wide.x_boxes[1], step * step_columns, place.begin + at, full);
       }
-      store_word(shared.progress(), ++done);
       ring.step();
     }
-  }
-}
-
-// Has the L2 fetch rows of W by 512 bytes, ahead of the copies: those take 128 and less of a row at a time, which memory
-// gives at a poor rate.
-template <WeightFormat Format, WideStore Kind, int Cluster>
-__device__ inline void fetch_ahead(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
-  using Layout = WideLayout<Format>;
-  constexpr int run_steps = 512 / step_bytes(Format);
-  constexpr int rows_each = wide_rows / Cluster / warp_size;
-  const MatmulArgs& args = wide.args;
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int steps = args.columns / step_columns;
-  const int row_bytes = steps * step_bytes(Format);
-  int before = 0;  // steps of the tiles so far
-  for (int turn = 0;; ++turn) {
-    wait_for(shared.table_full(turn % 2), turn / 2 % 2);
-    Place place;
-    const bool more = read_place(shared.table(turn % 2) + Layout::place, place);
-    __syncwarp();
-    if (!more) break;
-    if (lane == 0) arrive(shared.table_empty(turn % 2));
-    if (wide.prefetch == 0) continue;
-    const std::byte* rows[rows_each];
-    const int last = args.inline_parts[place.part].rows - 1;
-#pragma unroll
-    for (int i = 0; i < rows_each; ++i) {
-      const int block = (Cluster == 2 ? static_cast<int>(rank) * 2 : 0) + i / 2;
-      const int row = min(row_of_block<Kind>(block, place.row) + i % 2 * warp_size + lane, last);
-      rows[i] = part_in(args, place.group, part_of_block<Kind>(block, place.part))->values +
-                static_cast<std::int64_t>(row) * row_bytes;
-    }
-    for (int step = 0; step < steps; step += run_steps) {
-      while (static_cast<int>(load_word(shared.progress())) + 2 * run_steps < before + step) __nanosleep(200);
-      const int at = step * step_bytes(Format);
-#pragma unroll
-      for (int i = 0; i < rows_each; ++i) prefetch_run(rows[i] + at, static_cast<unsigned>(min(512, row_bytes - at)));
-    }
-    before += steps;
   }
 }
 
@@ -570,8 +525,8 @@ template <WideStore Kind, WeightFormat Format>
 __device__ inline void store(const Sums& sums, const WideArgs& wide, const Shared<Format>& shared, int turn) {
   using Layout = WideLayout<Format>;
   constexpr bool activated = Kind == WideStore::activated;
-  constexpr int chunk = Kind == WideStore::floats ? 8 : 16;  // items
-  constexpr int run = activated ? 64 : 128;                  // rows of W of a warpgroup's result
+  constexpr int chunk = Kind == WideStore::floats ? 8 : 16;   // items
+  constexpr int run = activated ? 64 : 128;                   // rows of W of a warpgroup's result
   constexpr int element = Kind == WideStore::floats ? 4 : 2;  // bytes
   constexpr int pitch = run * element + 16;
   constexpr int pieces = run * element / 16;
@@ -661,8 +616,7 @@ __device__ inline void store(const Sums& sums, const WideArgs& wide, const Share
       const int item = c * chunk + i * together + thread / pieces;
       if (item >= place.count) continue;
       const std::uint32_t piece = from + half_staging + i * together * pitch;
-      auto* const result =
-          out + static_cast<int>(load_word(table + Layout::token_rows + item * 4)) * stride;
+      auto* const result = out + static_cast<int>(load_word(table + Layout::token_rows + item * 4)) * stride;
       uint4 numbers = load_words4(piece);
       if constexpr (Kind == WideStore::gelu) {
         numbers = {pack_bf16(gelu(low_bf16(numbers.x)), gelu(high_bf16(numbers.x))),
@@ -771,7 +725,6 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
       init_barrier(shared.table_full(turn), warp_size);
       init_barrier(shared.table_empty(turn), wide::table_readers);
     }
-    store_word(shared.progress(), 0);
     fence_barrier_init();
   }
   __syncthreads();
@@ -783,8 +736,6 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
       if (thread % warp_size == 0) wide::produce<Format, Kind, Cluster>(wide_args, shared, rank);
     } else if (warp == 9) {
       wide::schedule<Format, Kind, Cluster>(wide_args, shared, rank);
-    } else if (warp == 10) {
-      wide::fetch_ahead<Format, Kind, Cluster>(wide_args, shared, rank);
     }
     __syncwarp();
   } else {
@@ -864,13 +815,13 @@ cudaError_t launch_wide_of(const MatmulArgs& args, cudaStream_t stream) {
     aligned = aligned && (activated || args.inline_parts[part].first_column * element % 16 == 0);
   }
   wide.vector_stores = aligned ? 1 : 0;
-  wide.prefetch = wide_prefetch;
   wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, Cluster, 132 / Cluster);
   const int pairs = args.groups > 0 ? args.items / (wide_items * Cluster) + args.groups : wide.item_pairs;  // at most
   const int units = pairs * wide.row_tiles;
   if (activated) return launch_wide<Format, WideStore::activated, Cluster>(wide, units, stream);
   if (args.gelu) {
-    if constexpr (Format == WeightFormat::bf16) return launch_wide<Format, WideStore::gelu, Cluster>(wide, units, stream);
+    if constexpr (Format == WeightFormat::bf16)
+      return launch_wide<Format, WideStore::gelu, Cluster>(wide, units, stream);
     return cudaErrorInvalidValue;
   }
   if (element == 4) return launch_wide<Format, WideStore::floats, Cluster>(wide, units, stream);

@@ -23,25 +23,25 @@ namespace m3::ops::cuda {
 // d [64, N] += a [64, 16] · b [16, N] as wgmma() has it, b K-major, into the first N / 2 of `d`.
 template <int N>
 struct WgmmaItems;
-#define M3_WGMMA(N, COUNT, P0, P1, P2, P3, P4, P5)                                                                 \
-  template <>                                                                                                      \
-  struct WgmmaItems<N> {                                                                                           \
-    __device__ static void run(float* d, std::uint64_t a, std::uint64_t b, int add) {                              \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P2                                                        \
-                   ", 0;\n"                                                                                        \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" M3_TEXT_TO_##COUNT "}, %" #P0      \
-                   ", %" #P1 ", p, 1, 1, 0, 0;\n}"                                                                 \
-                   : M3_SUMS_TO_##COUNT                                                                            \
-                   : "l"(a), "l"(b), "r"(add));                                                                    \
-    }                                                                                                              \
-    __device__ static void run(float* d, const std::uint32_t (&a)[4], std::uint64_t b, int add) {                  \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P5                                                        \
-                   ", 0;\n"                                                                                        \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" M3_TEXT_TO_##COUNT "}, {%" #P0     \
-                   ", %" #P1 ", %" #P2 ", %" #P3 "}, %" #P4 ", p, 1, 1, 0;\n}"                                     \
-                   : M3_SUMS_TO_##COUNT                                                                            \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                \
-    }                                                                                                              \
+#define M3_WGMMA(N, COUNT, P0, P1, P2, P3, P4, P5)                                                 \
+  template <>                                                                                      \
+  struct WgmmaItems<N> {                                                                           \
+    __device__ static void run(float* d, std::uint64_t a, std::uint64_t b, int add) {              \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P2                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" M3_TEXT_TO_##COUNT \
+                   "}, %" #P0 ", %" #P1 ", p, 1, 1, 0, 0;\n}"                                      \
+                   : M3_SUMS_TO_##COUNT                                                            \
+                   : "l"(a), "l"(b), "r"(add));                                                    \
+    }                                                                                              \
+    __device__ static void run(float* d, const std::uint32_t (&a)[4], std::uint64_t b, int add) {  \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P5                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" M3_TEXT_TO_##COUNT \
+                   "}, {%" #P0 ", %" #P1 ", %" #P2 ", %" #P3 "}, %" #P4 ", p, 1, 1, 0;\n}"         \
+                   : M3_SUMS_TO_##COUNT                                                            \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                \
+    }                                                                                              \
   };
 M3_WGMMA(32, 16, 16, 17, 18, 19, 20, 21)
 M3_WGMMA(64, 32, 32, 33, 34, 35, 36, 37)
@@ -131,7 +131,8 @@ __device__ inline std::uint64_t rows_descriptor(std::uint32_t tile) {
 
 // One thread copies the box at (column, row) of the map's tensor; what lies outside of it is zero. Counts as bytes
 // towards the barrier's phase. With a mask of blocks of the cluster: to the same place in each, and each one's barrier.
-__device__ inline void copy_box(std::uint32_t shared, const TensorMap* map, int column, int row, std::uint32_t barrier) {
+__device__ inline void copy_box(std::uint32_t shared, const TensorMap* map, int column, int row,
+                                std::uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
           shared),
@@ -152,10 +153,6 @@ __device__ inline void prefetch_map(const TensorMap* map) {
 // Before a map that lies in global memory is used; one thread for the block.
 __device__ inline void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-}
-// Asks the L2 for `bytes`, a multiple of 16.
-__device__ inline void prefetch_run(const void* address, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
 }
 
 // --- clusters --------------------------------------------------------------------------------------------------------

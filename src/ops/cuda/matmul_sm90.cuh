@@ -28,7 +28,8 @@ struct WideArgs {
 };
 
 inline constexpr int wide_threads = 3 * 128;
-inline constexpr int wide_octet = 8;  // steps that share a copy of scales
+inline constexpr int wide_cluster = 2;  // blocks
+inline constexpr int wide_octet = 8;    // steps that share a copy of scales
 
 template <WeightFormat Format>
 struct WideLayout {
@@ -67,10 +68,10 @@ struct Place {
 };
 
 // The tiles of this block's cluster, in an order in which the clusters that run at a time share W and x in the L2.
-template <int Cluster, WideStore Kind>
+template <WideStore Kind>
 class Walk {
  public:
-  __device__ Walk() : unit_(static_cast<int>(blockIdx.x) / Cluster) {}
+  __device__ Walk() : unit_(static_cast<int>(blockIdx.x) / wide_cluster) {}
   __device__ bool next(const WideArgs& wide, int rank, Place& place) {
     const MatmulArgs& args = wide.args;
     int items = args.items, pairs = wide.item_pairs, pair = 0, tile = 0;
@@ -81,7 +82,7 @@ class Walk {
         if (group_ == args.groups) return false;
         place.begin = args.group_begin[group_];
         items = args.group_begin[group_ + 1] - place.begin;
-        pairs = (items + wide_items * Cluster - 1) / (wide_items * Cluster);
+        pairs = (items + wide_items * wide_cluster - 1) / (wide_items * wide_cluster);
         if (unit_ < first_ + pairs * wide.row_tiles) break;
         first_ += pairs * wide.row_tiles;
       }
@@ -99,8 +100,8 @@ class Walk {
     }
     // The items' eights are spread evenly over the tiles.
     const int eights = (items + 7) / 8;
-    const int tiles = pairs * Cluster;
-    const int index = pair * Cluster + rank;
+    const int tiles = pairs * wide_cluster;
+    const int index = pair * wide_cluster + rank;
     const int each = eights / tiles;
     const int more = eights % tiles;
     const int start = 8 * (index * each + min(index, more));
@@ -118,7 +119,7 @@ class Walk {
       }
       place.row = tile * wide_rows;
     }
-    unit_ += static_cast<int>(gridDim.x) / Cluster;
+    unit_ += static_cast<int>(gridDim.x) / wide_cluster;
     return true;
   }
 
@@ -194,13 +195,13 @@ __device__ inline int fresh(int value) {
 // --- the warps of the third warpgroup --------------------------------------------------------------------------------
 
 // Works out the tiles: two at a time are ready.
-template <WeightFormat Format, WideStore Kind, int Cluster>
+template <WeightFormat Format, WideStore Kind>
 __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
   const MatmulArgs& args = wide.args;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const bool weighted = args.store == Store::weighted || args.store == Store::weighted_halves;
-  Walk<Cluster, Kind> walk;
+  Walk<Kind> walk;
   for (int turn = 0;; ++turn) {
     Place place = {};
     const bool more = walk.next(wide, static_cast<int>(rank), place);
@@ -239,14 +240,13 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shar
 }
 
 // One thread keeps the ring filled.
-template <WeightFormat Format, WideStore Kind, int Cluster>
+template <WeightFormat Format, WideStore Kind>
 __device__ inline void produce(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
   constexpr int step_elements = Format == WeightFormat::bf16 ? step_columns : step_bytes(Format);
-  constexpr int blocks = Cluster == 2 ? 2 : 4;
   const MatmulArgs& args = wide.args;
   const int steps = args.columns / step_columns;
-  const int first_block = Cluster == 2 ? static_cast<int>(rank) * 2 : 0;
+  const int first_block = static_cast<int>(rank) * 2;  // copied to both blocks of the cluster
   Place place;
   Ring<Layout::stages> ring;
   int octet = 0;
@@ -269,29 +269,21 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
       expect(full,
              static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 + (scales_too ? Layout::scale_bytes : 0)));
 #pragma unroll
-      for (int i = 0; i < blocks; ++i) {
+      for (int i = 0; i < 2; ++i) {
         const int block = first_block + i;
         const std::uint32_t to = shared.weights(ring.stage) + block * Layout::block_bytes;
         const int row = row_of_block<Kind>(block, place.row);
-        if constexpr (Cluster == 2) {
-          copy_box_to(3, to, &maps[i % 2]->values, step * step_elements, row, full);
-        } else {
-          copy_box(to, &maps[i % 2]->values, step * step_elements, row, full);
-        }
+        copy_box_to(3, to, &maps[i % 2]->values, step * step_elements, row, full);
       }
       if constexpr (Layout::scale_row > 0) {
         if (scales_too) {
 #pragma unroll
-          for (int i = 0; i < blocks; ++i) {
+          for (int i = 0; i < 2; ++i) {
             const int block = first_block + i;
             const std::uint32_t to = shared.scales(octet & 1) + block * 64 * Layout::scale_row;
             const int row = row_of_block<Kind>(block, place.row);
             const int column = step / wide_octet * Layout::scale_row;
-            if constexpr (Cluster == 2) {
-              copy_box_to(3, to, &maps[i % 2]->scales, column, row, full);
-            } else {
-              copy_box(to, &maps[i % 2]->scales, column, row, full);
-            }
+            copy_box_to(3, to, &maps[i % 2]->scales, column, row, full);
           }
           ++octet;
         }
@@ -312,18 +304,17 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
 // --- the products ----------------------------------------------------------------------------------------------------
 
 // This warp is done with a stage: told to all blocks that copy into it.
-template <int Cluster>
 __device__ inline void release(std::uint32_t empty, unsigned rank) {
   if (threadIdx.x % warp_size == 0) {
     arrive(empty);
-    if constexpr (Cluster == 2) arrive_there(empty, rank ^ 1);
+    arrive_there(empty, rank ^ 1);
   }
 }
 
 using Sums = float[2][wide_items / 2];
 
 // W from shared memory.
-template <int N, int Cluster, WeightFormat Format>
+template <int N, WeightFormat Format>
 __device__ inline void multiply_shared(Sums& sums, const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring,
                                        int steps, int group, unsigned rank) {
   using Layout = WideLayout<Format>;
@@ -342,12 +333,12 @@ __device__ inline void multiply_shared(Sums& sums, const Shared<Format>& shared,
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (step > 0) release<Cluster>(shared.empty(last), rank);
+    if (step > 0) release(shared.empty(last), rank);
     last = ring.stage;
     ring.step();
   }
   wgmma_wait<0>();
-  release<Cluster>(shared.empty(last), rank);
+  release(shared.empty(last), rank);
 }
 
 // What multiplies one row's numbers of a step. A code of e8m0 is a factor's exponent as it is: 0 stands for 0 then, not
@@ -417,7 +408,7 @@ __device__ inline void widen_row(const uint2& raw, unsigned pick, std::uint32_t&
 }
 
 // W widened into registers.
-template <int N, int Cluster, WeightFormat Format>
+template <int N, WeightFormat Format>
 __device__ inline void multiply_widened(Sums& sums, const Shared<Format>& shared,
                                         Ring<WideLayout<Format>::stages>& ring, int steps, unsigned rank, int& octet) {
   using Layout = WideLayout<Format>;
@@ -472,24 +463,24 @@ __device__ inline void multiply_widened(Sums& sums, const Shared<Format>& shared
       for (int m = 0; m < 2; ++m) WgmmaItems<N>::run(sums[m], w[s % 2][m], descriptor_at(x, s * 32), 1);
       wgmma_commit();
       wgmma_wait<1>();
-      if (s == 0 && step > 0) release<Cluster>(shared.empty(last), rank);
+      if (s == 0 && step > 0) release(shared.empty(last), rank);
     }
     last = ring.stage;
     ring.step();
   }
   wgmma_wait<0>();
-  release<Cluster>(shared.empty(last), rank);
+  release(shared.empty(last), rank);
 }
 
 // A tile without items of this block: stages go by.
-template <int Cluster, WeightFormat Format>
+template <WeightFormat Format>
 __device__ inline void pass_by(const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring, int steps,
                                unsigned rank, int& octet) {
   for (int step = 0; step < steps; ++step) {
     if (step % wide_octet == 0) ++octet;
     wait_for(shared.full(ring.stage), ring.phase);
     __syncwarp();
-    release<Cluster>(shared.empty(ring.stage), rank);
+    release(shared.empty(ring.stage), rank);
     ring.step();
   }
 }
@@ -643,7 +634,7 @@ __device__ inline void store(const Sums& sums, const WideArgs& wide, const Share
   sync_threads_of(1 + group, 128);  // before the staging is written again
 }
 
-template <WeightFormat Format, WideStore Kind, int Cluster>
+template <WeightFormat Format, WideStore Kind>
 __device__ inline void consume(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
   const int steps = wide.args.columns / step_columns;
@@ -656,14 +647,14 @@ __device__ inline void consume(const WideArgs& wide, const Shared<Format>& share
     if (load_word(place + 24) == 0) break;
     const int copied = static_cast<int>(load_word(place + 20));
     if (copied == 0) {
-      pass_by<Cluster>(shared, ring, steps, rank, octet);
+      pass_by(shared, ring, steps, rank, octet);
     } else {
       Sums sums = {};  // without it all widths' sums would be alive all along
       const auto multiply = [&]<int N>() {
         if constexpr (Layout::in_shared) {
-          multiply_shared<N, Cluster>(sums, shared, ring, steps, group, rank);
+          multiply_shared<N>(sums, shared, ring, steps, group, rank);
         } else {
-          multiply_widened<N, Cluster>(sums, shared, ring, steps, rank, octet);
+          multiply_widened<N>(sums, shared, ring, steps, rank, octet);
         }
       };
       if constexpr (Layout::in_shared) {
@@ -703,7 +694,7 @@ __device__ inline void consume(const WideArgs& wide, const Shared<Format>& share
 
 #endif
 
-template <WeightFormat Format, WideStore Kind, int Cluster>
+template <WeightFormat Format, WideStore Kind>
 __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid_constant__ WideArgs wide_args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = WideLayout<Format>;
@@ -711,7 +702,7 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
   const MatmulArgs& args = wide_args.args;
   const wide::Shared<Format> shared{(shared_address(dynamic_shared()) + 1023u) & ~1023u};
   const int thread = static_cast<int>(threadIdx.x);
-  const unsigned rank = Cluster == 2 ? cluster_rank() : 0;
+  const unsigned rank = cluster_rank();
   for (int i = thread; i < args.groups * args.parts; i += wide_threads) {
     acquire_map(&args.maps[i].values);
     if constexpr (Layout::scale_row > 0) acquire_map(&args.maps[i].scales);
@@ -719,7 +710,7 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
   if (thread == 0) {
     for (int stage = 0; stage < Layout::stages; ++stage) {
       init_barrier(shared.full(stage), 1);
-      init_barrier(shared.empty(stage), 8 * Cluster);  // warps that multiply
+      init_barrier(shared.empty(stage), 8 * wide_cluster);  // warps that multiply
     }
     for (int turn = 0; turn < 2; ++turn) {
       init_barrier(shared.table_full(turn), warp_size);
@@ -728,29 +719,29 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
     fence_barrier_init();
   }
   __syncthreads();
-  if constexpr (Cluster == 2) sync_cluster();
+  sync_cluster();
   const int warp = __shfl_sync(all_lanes, thread / warp_size, 0);
   if (warp >= 8) {
     give_registers<40>();
     if (warp == 8) {
-      if (thread % warp_size == 0) wide::produce<Format, Kind, Cluster>(wide_args, shared, rank);
+      if (thread % warp_size == 0) wide::produce<Format, Kind>(wide_args, shared, rank);
     } else if (warp == 9) {
-      wide::schedule<Format, Kind, Cluster>(wide_args, shared, rank);
+      wide::schedule<Format, Kind>(wide_args, shared, rank);
     }
     __syncwarp();
   } else {
     take_registers<232>();
-    wide::consume<Format, Kind, Cluster>(wide_args, shared, rank);
+    wide::consume<Format, Kind>(wide_args, shared, rank);
   }
   // No block leaves while another still copies or arrives into its memory.
-  if constexpr (Cluster == 2) sync_cluster();
+  sync_cluster();
 #endif
 }
 
-template <WeightFormat Format, WideStore Kind, int Cluster>
+template <WeightFormat Format, WideStore Kind>
 cudaError_t launch_wide(const WideArgs& wide, int units, cudaStream_t stream) {
   static int allowed = 0;
-  const auto kernel = matmul_wide_sm90<Format, Kind, Cluster>;
+  const auto kernel = matmul_wide_sm90<Format, Kind>;
   constexpr int bytes = WideLayout<Format>::bytes;
   static_assert(bytes <= 232448);
   if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
@@ -758,32 +749,33 @@ cudaError_t launch_wide(const WideArgs& wide, int units, cudaStream_t stream) {
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = Cluster;
+  attributes[1].val.clusterDim.x = wide_cluster;
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(Cluster);
+  config.gridDim = dim3(wide_cluster);
   config.blockDim = dim3(wide_threads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = Cluster > 1 ? 2 : 1;
+  config.numAttrs = 2;
   // Clusters stay: more than run at a time would take their turns afterwards.
   static const int most = [&] {
     int count = 0;
-    return cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess && count > 0 ? count : 132 / Cluster;
+    return cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess && count > 0 ? count
+                                                                                               : 132 / wide_cluster;
   }();
-  config.gridDim = dim3(static_cast<unsigned>((units < most ? units : most) * Cluster));
+  config.gridDim = dim3(static_cast<unsigned>((units < most ? units : most) * wide_cluster));
   return cudaLaunchKernelEx(&config, kernel, wide);
 }
 
 // The number of tiles of items that takes the fewest columns of the tensor cores in all, clusters working in step.
-inline int choose_item_pairs(int items, int row_tiles, int cluster, int clusters) {
+inline int choose_item_pairs(int items, int row_tiles, int clusters) {
   const int eights = (items + 7) / 8;
-  const int least = (items + wide_items * cluster - 1) / (wide_items * cluster);
+  const int least = (items + wide_items * wide_cluster - 1) / (wide_items * wide_cluster);
   int best = least;
   long best_cost = -1;
   for (int pairs = least; pairs <= least + least / 2 + 2; ++pairs) {
-    const int width = (eights + pairs * cluster - 1) / (pairs * cluster) * 8;
+    const int width = (eights + pairs * wide_cluster - 1) / (pairs * wide_cluster) * 8;
     const long rounds = (static_cast<long>(pairs) * row_tiles + clusters - 1) / clusters;
     const long cost = rounds * (width + 8);  // 8: what a tile costs beside
     if (best_cost < 0 || cost < best_cost) best = pairs, best_cost = cost;
@@ -791,8 +783,8 @@ inline int choose_item_pairs(int items, int row_tiles, int cluster, int clusters
   return best;
 }
 
-template <WeightFormat Format, int Cluster>
-cudaError_t launch_wide_of(const MatmulArgs& args, cudaStream_t stream) {
+template <WeightFormat Format>
+cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
   WideArgs wide;
   wide.args = args;
   for (int i = 0; i < 2; ++i) {
@@ -815,22 +807,17 @@ cudaError_t launch_wide_of(const MatmulArgs& args, cudaStream_t stream) {
     aligned = aligned && (activated || args.inline_parts[part].first_column * element % 16 == 0);
   }
   wide.vector_stores = aligned ? 1 : 0;
-  wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, Cluster, 132 / Cluster);
-  const int pairs = args.groups > 0 ? args.items / (wide_items * Cluster) + args.groups : wide.item_pairs;  // at most
+  wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, 132 / wide_cluster);
+  const int pairs =
+      args.groups > 0 ? args.items / (wide_items * wide_cluster) + args.groups : wide.item_pairs;  // at most
   const int units = pairs * wide.row_tiles;
-  if (activated) return launch_wide<Format, WideStore::activated, Cluster>(wide, units, stream);
+  if (activated) return launch_wide<Format, WideStore::activated>(wide, units, stream);
   if (args.gelu) {
-    if constexpr (Format == WeightFormat::bf16)
-      return launch_wide<Format, WideStore::gelu, Cluster>(wide, units, stream);
+    if constexpr (Format == WeightFormat::bf16) return launch_wide<Format, WideStore::gelu>(wide, units, stream);
     return cudaErrorInvalidValue;
   }
-  if (element == 4) return launch_wide<Format, WideStore::floats, Cluster>(wide, units, stream);
-  return launch_wide<Format, WideStore::halves, Cluster>(wide, units, stream);
-}
-
-template <WeightFormat Format>
-cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
-  return launch_wide_of<Format, 2>(args, stream);
+  if (element == 4) return launch_wide<Format, WideStore::floats>(wide, units, stream);
+  return launch_wide<Format, WideStore::halves>(wide, units, stream);
 }
 
 }  // namespace m3::ops::cuda

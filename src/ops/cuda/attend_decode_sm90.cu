@@ -69,118 +69,50 @@ __device__ inline float4 load_four_of_rank(const float* own, int rank) {
   return value;
 }
 
-// As mma_bf16, f16 in.
-__device__ inline void mma_f16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// Two e4m3 codes as a pair of f16, exactly.
-__device__ inline std::uint32_t widen_codes(std::uint32_t codes) {
-  std::uint32_t pair;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<std::uint16_t>(codes)));
-  return pair;
-}
-
-// The arithmetic of a warp's 32 keys of a block; rows of K and V lie as in memory. Lanes that would meet the same banks
-// read their pieces in another order. Sums: acc[t], column n is dimension 16 n + t.
+// Rows of K and V lie as in memory. Lanes that would meet the same banks read their pieces in another order.
 template <bool Fp8>
-struct DecodeWarp;
-
-template <>
-struct DecodeWarp<false> {
-  static constexpr int row_bytes = head_dim * 2;
-  __device__ static float prepare(std::uint32_t (&)[8][4]) { return 1.0f; }
-  __device__ static std::uint32_t pack(float low, float high) { return pack_bf16(low, high); }
-  // scores [16, 8] of the key at `row` for each lane's g.
-  __device__ static void score(const std::uint32_t (&q)[8][4], const std::byte* row, int g, int j, float (&scores)[4]) {
-    const bool odd = g % 2 != 0;
+struct DecodeRow : CacheRow<Fp8> {
+  // As CacheRow::load_k.
+  __device__ static void load_k(const std::byte* row, int j, bool odd, std::uint32_t (&pairs)[16]) {
+    if constexpr (Fp8) {
+      const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? 64 : 0) + j * 16);
+      const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? 0 : 64) + j * 16);
+      widen_e4m3x4(odd ? b.x : a.x, pairs[0], pairs[1]);
+      widen_e4m3x4(odd ? b.y : a.y, pairs[2], pairs[3]);
+      widen_e4m3x4(odd ? b.z : a.z, pairs[4], pairs[5]);
+      widen_e4m3x4(odd ? b.w : a.w, pairs[6], pairs[7]);
+      widen_e4m3x4(odd ? a.x : b.x, pairs[8], pairs[9]);
+      widen_e4m3x4(odd ? a.y : b.y, pairs[10], pairs[11]);
+      widen_e4m3x4(odd ? a.z : b.z, pairs[12], pairs[13]);
+      widen_e4m3x4(odd ? a.w : b.w, pairs[14], pairs[15]);
+    } else {
 #pragma unroll
-    for (int c = 0; c < 4; c += 2) {
-      const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? c + 1 : c) * 64 + j * 16);
-      const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? c : c + 1) * 64 + j * 16);
-      const auto step = [&](int i, std::uint32_t k0, std::uint32_t k1) {
-        mma_bf16(scores, q[i][0], q[i][1], q[i][2], q[i][3], k0, k1);
-      };
-      step(2 * c, odd ? b.x : a.x, odd ? b.y : a.y);
-      step(2 * c + 1, odd ? b.z : a.z, odd ? b.w : a.w);
-      step(2 * c + 2, odd ? a.x : b.x, odd ? a.y : b.y);
-      step(2 * c + 3, odd ? a.z : b.z, odd ? a.w : b.w);
+      for (int c = 0; c < 4; c += 2) {
+        const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? c + 1 : c) * 64 + j * 16);
+        const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? c : c + 1) * 64 + j * 16);
+        pairs[4 * c] = odd ? b.x : a.x, pairs[4 * c + 1] = odd ? b.y : a.y;
+        pairs[4 * c + 2] = odd ? b.z : a.z, pairs[4 * c + 3] = odd ? b.w : a.w;
+        pairs[4 * c + 4] = odd ? a.x : b.x, pairs[4 * c + 5] = odd ? a.y : b.y;
+        pairs[4 * c + 6] = odd ? a.z : b.z, pairs[4 * c + 7] = odd ? a.w : b.w;
+      }
     }
   }
-  // acc += p [16, 16] · the values of keys 2 j, 2 j + 1, 2 j + 8, 2 j + 9 at rows[0 … 3].
-  __device__ static void add(float (&acc)[16][4], const std::uint32_t (&p)[4], const std::byte* const (&rows)[4], int g,
-                             int j) {
-    const bool odd = j % 2 != 0;
-    std::uint32_t v[4][8];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 a = *reinterpret_cast<const uint4*>(rows[i] + g * 32 + (odd ? 16 : 0));
-      const uint4 b = *reinterpret_cast<const uint4*>(rows[i] + g * 32 + (odd ? 0 : 16));
-      v[i][0] = odd ? b.x : a.x, v[i][1] = odd ? b.y : a.y, v[i][2] = odd ? b.z : a.z, v[i][3] = odd ? b.w : a.w;
-      v[i][4] = odd ? a.x : b.x, v[i][5] = odd ? a.y : b.y, v[i][6] = odd ? a.z : b.z, v[i][7] = odd ? a.w : b.w;
-    }
-#pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      mma_bf16(acc[2 * w], p[0], p[1], p[2], p[3], __byte_perm(v[0][w], v[1][w], 0x5410),
-               __byte_perm(v[2][w], v[3][w], 0x5410));
-      mma_bf16(acc[2 * w + 1], p[0], p[1], p[2], p[3], __byte_perm(v[0][w], v[1][w], 0x7632),
-               __byte_perm(v[2][w], v[3][w], 0x7632));
+  // 16 dimensions 16g … of a value, as 8 pairs.
+  __device__ static void load_v(const std::byte* row, int g, bool odd, std::uint32_t (&pairs)[8]) {
+    if constexpr (Fp8) {
+      const uint4 v = *reinterpret_cast<const uint4*>(row + g * 16);
+      widen_e4m3x4(v.x, pairs[0], pairs[1]);
+      widen_e4m3x4(v.y, pairs[2], pairs[3]);
+      widen_e4m3x4(v.z, pairs[4], pairs[5]);
+      widen_e4m3x4(v.w, pairs[6], pairs[7]);
+    } else {
+      const uint4 a = *reinterpret_cast<const uint4*>(row + g * 32 + (odd ? 16 : 0));
+      const uint4 b = *reinterpret_cast<const uint4*>(row + g * 32 + (odd ? 0 : 16));
+      pairs[0] = odd ? b.x : a.x, pairs[1] = odd ? b.y : a.y, pairs[2] = odd ? b.z : a.z, pairs[3] = odd ? b.w : a.w;
+      pairs[4] = odd ? a.x : b.x, pairs[5] = odd ? a.y : b.y, pairs[6] = odd ? a.z : b.z, pairs[7] = odd ? a.w : b.w;
     }
   }
-};
-
-// In f16, which holds e4m3 exactly and one instruction widens to: three times cheaper than bf16. Queries are moved to
-// f16's range by a power of two; weights are at most 2^8.
-template <>
-struct DecodeWarp<true> {
-  static constexpr int row_bytes = head_dim;
-  // Returns the power of two that the scores lack.
-  __device__ static float prepare(std::uint32_t (&q)[8][4]) {
-    std::uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) most = max(most, max(q[i][k] << 16 & 0x7fffffffu, q[i][k] & 0x7fff0000u));
-    }
-    most = __reduce_max_sync(all_lanes, most);
-    const int exponent = min(max(static_cast<int>(most >> 23) - 127, -100), 100);
-    const float factor = __uint_as_float(static_cast<std::uint32_t>(127 + 13 - exponent) << 23);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) q[i][k] = pack(low_bf16(q[i][k]) * factor, high_bf16(q[i][k]) * factor);
-    }
-    return __uint_as_float(static_cast<std::uint32_t>(127 + exponent - 13) << 23);
-  }
-  __device__ static std::uint32_t pack(float low, float high) { return pack_f16(low, high); }
-  __device__ static void score(const std::uint32_t (&q)[8][4], const std::byte* row, int g, int j, float (&scores)[4]) {
-    const bool odd = g % 2 != 0;
-    const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? 64 : 0) + j * 16);
-    const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? 0 : 64) + j * 16);
-    const std::uint32_t words[8] = {odd ? b.x : a.x, odd ? b.y : a.y, odd ? b.z : a.z, odd ? b.w : a.w,
-                                    odd ? a.x : b.x, odd ? a.y : b.y, odd ? a.z : b.z, odd ? a.w : b.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) mma_f16(scores, q[i], widen_codes(words[i]), widen_codes(words[i] >> 16));
-  }
-  __device__ static void add(float (&acc)[16][4], const std::uint32_t (&p)[4], const std::byte* const (&rows)[4], int g,
-                             int) {
-    uint4 v[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = *reinterpret_cast<const uint4*>(rows[i] + g * 16);
-    const auto four = [&](int t, std::uint32_t v0, std::uint32_t v1, std::uint32_t v2, std::uint32_t v3) {
-      const std::uint32_t a = __byte_perm(v0, v1, 0x5140), b = __byte_perm(v2, v3, 0x5140);
-      const std::uint32_t c = __byte_perm(v0, v1, 0x7362), d = __byte_perm(v2, v3, 0x7362);
-      mma_f16(acc[t], p, widen_codes(a), widen_codes(b));
-      mma_f16(acc[t + 1], p, widen_codes(a >> 16), widen_codes(b >> 16));
-      mma_f16(acc[t + 2], p, widen_codes(c), widen_codes(d));
-      mma_f16(acc[t + 3], p, widen_codes(c >> 16), widen_codes(d >> 16));
-    };
-    four(0, v[0].x, v[1].x, v[2].x, v[3].x);
-    four(4, v[0].y, v[1].y, v[2].y, v[3].y);
-    four(8, v[0].z, v[1].z, v[2].z, v[3].z);
-    four(12, v[0].w, v[1].w, v[2].w, v[3].w);
-  }
+  __device__ static int out_dimension(int t, int n) { return n * 16 + t; }
 };
 
 // Which blocks a token attends, and the share of one block of threads: entries rank, rank + ranks, … of the token's list,
@@ -251,7 +183,7 @@ template <bool Fp8>
 __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers, int token,
                                      int kv_head, int thread) {
   using Memory = DecodeMemory<Fp8>;
-  using Warp = DecodeWarp<Fp8>;
+  using Row = DecodeRow<Fp8>;
   constexpr float slack = 8;  // as in attend_tiles_sm90.cuh
   const int warp = thread / warp_size;
   const int lane = thread % warp_size;
@@ -259,7 +191,6 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
   const int j = lane % 4;
   std::uint32_t q[8][4];
   load_tile_queries<Fp8>(args, token, kv_head, lane, q);
-  const float scale = args.scale * Warp::prepare(q);
   float acc[16][4] = {};
   float shift[2] = {no_score, no_score};
   float sum[2] = {0, 0};
@@ -280,7 +211,10 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
     const std::byte* rows = buffers + turn.buffer * Memory::buffer_bytes;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      Warp::score(q, rows + min(first_key + 8 * n + g, safe) * Memory::row_bytes, g, j, scores[n]);
+      std::uint32_t k[16];
+      Row::load_k(rows + min(first_key + 8 * n + g, safe) * Memory::row_bytes, j, g % 2 != 0, k);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) mma_bf16(scores[n], q[i][0], q[i][1], q[i][2], q[i][3], k[2 * i], k[2 * i + 1]);
     }
     release();
     float highest[2] = {no_score, no_score};
@@ -289,7 +223,7 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = first_key + 8 * n + 2 * j + i % 2;
-        scores[n][i] = key >= seen.x && key < seen.y ? scores[n][i] * scale : no_score;
+        scores[n][i] = key >= seen.x && key < seen.y ? scores[n][i] * args.scale : no_score;
         highest[i / 2] = fmaxf(highest[i / 2], scores[n][i]);
       }
     }
@@ -315,20 +249,26 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
         weights[i] = power_of_two(scores[n][i] - (shift[i / 2] == no_score ? 0.0f : shift[i / 2]));
         sum[i / 2] += weights[i];
       }
-      p[n / 2][n % 2 * 2] = Warp::pack(weights[0], weights[1]);
-      p[n / 2][n % 2 * 2 + 1] = Warp::pack(weights[2], weights[3]);
+      p[n / 2][n % 2 * 2] = pack_bf16(weights[0], weights[1]);
+      p[n / 2][n % 2 * 2 + 1] = pack_bf16(weights[2], weights[3]);
     }
     barrier_wait(&shared.full[turn.buffer], turn.parity);
     rows = buffers + turn.buffer * Memory::buffer_bytes;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const std::byte* at[4];
+      std::uint32_t v[4][8];  // keys 2j, 2j + 1, 8 + 2j, 8 + 2j + 1
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = first_key + 16 * step + i / 2 * 8 + 2 * j + i % 2;
-        at[i] = rows + min(key, safe) * Memory::row_bytes;
+        Row::load_v(rows + min(key, safe) * Memory::row_bytes, g, j % 2 != 0, v[i]);
       }
-      Warp::add(acc, p[step], at, g, j);
+#pragma unroll
+      for (int w = 0; w < 8; ++w) {
+        mma_bf16(acc[2 * w], p[step][0], p[step][1], p[step][2], p[step][3], __byte_perm(v[0][w], v[1][w], 0x5410),
+                 __byte_perm(v[2][w], v[3][w], 0x5410));
+        mma_bf16(acc[2 * w + 1], p[step][0], p[step][1], p[step][2], p[step][3], __byte_perm(v[0][w], v[1][w], 0x7632),
+                 __byte_perm(v[2][w], v[3][w], 0x7632));
+      }
     }
     release();
   }
@@ -343,7 +283,7 @@ __device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& 
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int t = 0; t < 16; t += 4) {
-        *reinterpret_cast<float4*>(&sums[warp][g + 8 * r][(2 * j + half) * 16 + t]) =
+        *reinterpret_cast<float4*>(&sums[warp][g + 8 * r][Row::out_dimension(t, 2 * j + half)]) =
             float4{acc[t][2 * r + half], acc[t + 1][2 * r + half], acc[t + 2][2 * r + half], acc[t + 3][2 * r + half]};
       }
     }

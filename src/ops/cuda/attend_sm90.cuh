@@ -53,13 +53,6 @@ __device__ inline float power_of_two(float exponent) {
   return value;
 }
 
-// As pack_bf16.
-__device__ inline std::uint32_t pack_f16(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 // As copy_async_16; zeros where not `present`.
 __device__ inline void copy_async_16_or_zero(std::byte* shared, const void* global, bool present) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),

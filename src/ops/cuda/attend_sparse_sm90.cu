@@ -176,6 +176,12 @@ __device__ inline void produce_queries(const SparseArgs& args, Shared& shared, s
   }
 }
 
+__device__ inline std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 // A warp's 16 heads of one entry. Order of a head's 128 values: 16-byte piece 4 i + j holds dimensions 32 i + 8 a + 2 j,
 // + 1 for a = 0 … 3.
 __device__ inline void store_tile(const SparseArgs& args, std::int64_t entry, const float (&sums)[64],

@@ -1,7 +1,8 @@
 // Attention of single tokens on Hopper, over chosen blocks or all of them. A cluster of 1, 2, 4, 8 or 16 blocks of threads
 // takes a token and KV head and shares its blocks of keys out; their sums meet through distributed shared memory, so that
-// one launch does it all. In each, one thread has K and V brought by bulk copies through a ring of buffers, and four warps
-// take 32 keys of each block: their scores and weights never leave the warp.
+// one launch does it all. Where a context is long enough for more blocks of threads than a cluster has, the sums meet in
+// memory, and the last to end joins them. In each, one thread has K and V brought by bulk copies through a ring of
+// buffers, and four warps take 32 keys of each block: their scores and weights never leave the warp.
 #include <algorithm>
 
 #include "src/ops/cuda/attend.cuh"
@@ -498,6 +499,7 @@ bool attend_decode_takes_sm90(const AttendCall& call) {
 }
 
 cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t stream) {
+  if (call.batch.tokens == 0) return cudaSuccess;
   const bool fp8 = call.pages.k.dtype == DType::f8_e4m3;
   const bool sparse = call.block_ids != nullptr;
   AttendArgs args = {};
@@ -515,15 +517,17 @@ cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t strea
   args.topk = call.args.topk;
   args.out = call.out;
   args.out_stride = call.out_stride;
-  // As many blocks of threads as the GPU holds at once, two a multiprocessor.
+  // Blocks of threads a token and KV head: chosen blocks of few tokens do best with one of these a multiprocessor at most
+  // and small clusters, all of a context with two.
   const int units = args.batch.tokens * args.kv_heads;
   const int most = std::max(1, 2 * multiprocessors() / units);
   const int entries = sparse ? args.topk : (args.batch.longest_context + page_tokens - 1) / page_tokens;
   int ranks = 1;
-  while (ranks < group_rows && ranks * 2 <= most) ranks *= 2;
+  while (ranks < (sparse ? 8 : 16) && ranks * 2 <= (sparse ? multiprocessors() / units : most)) ranks *= 2;
   unsigned* counters = nullptr;
-  // More than a cluster's: through memory.
-  if (const int wide = std::min({most, entries, most_parts}); wide > 2 * ranks && has_room(call, units, wide)) {
+  // Long contexts of few tokens keep more busy than a cluster has: their sums meet in memory.
+  const int wide = std::min(most, most_parts);
+  if (wide > 2 * ranks && entries >= 8 * wide && has_room(call, units, wide)) {
     ranks = wide;
     counters = call.counters;
     args.partials = static_cast<Partial*>(call.workspace);

@@ -93,7 +93,7 @@ namespace {
 
 constexpr int groups = 3;      // warpgroups of a block of threads
 constexpr int fp8_groups = 2;  // whose producers need registers to widen
-constexpr int buffers = 5;
+constexpr int buffers = 4;
 constexpr int plan_threads = 1024;
 
 // Cuts each sequence's run of tokens into tiles. One block of threads.

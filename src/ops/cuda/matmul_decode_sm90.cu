@@ -45,26 +45,34 @@ bool decode_takes_sm90(const MatmulArgs& args) {
   const bool bf16 = format == WeightFormat::bf16;
   const bool nibbles = format == WeightFormat::mxfp4 || format == WeightFormat::nvfp4;
   if (!bf16 && !nibbles && format != WeightFormat::fp8 && format != WeightFormat::mxfp8) return false;
-  // A segment of K is whole stages of a ring.
-  const bool few = args.groups > 0 || args.items <= 8;
-  const int step = nibbles ? 256 : !few ? 128 : bf16 ? 512 : 1024;
-  if (args.columns % step != 0 || args.x_stride % 8 != 0 || !aligned(args.x)) return false;
-  if (args.store == Store::activated ? args.parts != 2 : args.groups > 0 && args.parts != 1) return false;
+  const bool activated = args.store == Store::activated;
+  if (activated ? args.parts != 2 : args.groups > 0 && args.parts != 1) return false;
+  int rows = 0;
   for (int part = 0; part < args.parts; ++part) {
     const WeightPart& weight = args.inline_parts[part];
     if (weight.format != format || !aligned(weight.values) || !aligned(weight.scales)) return false;
-    if (args.store == Store::activated && weight.rows != args.inline_parts[0].rows) return false;
+    if (activated && weight.rows != args.inline_parts[0].rows) return false;
+    rows += weight.rows;
   }
+  // Whole stages of a ring in every segment of K.
+  const bool few = args.groups > 0 || args.items <= 8;
+  const int step = nibbles ? 256 : !few ? 128 : bf16 ? 512 : 1024;
+  if (args.columns % step != 0 || args.x_stride % 8 != 0 || !aligned(args.x)) return false;
   if (args.groups > 0) {
     if (args.expert_ids == nullptr || args.items > few_items || args.groups > few_groups) return false;
     if (nibbles) {
       const int at_once = std::min(8, nibble_x_bytes / (args.columns * 2 + 64));
       if (at_once < 1 || args.items / at_once + args.groups / multiprocessors() + 2 > nibble_phases) return false;
     }
-  } else if (nibbles && args.items * (args.columns * 2 + 64) > nibble_x_bytes) {
-    return false;
-  } else if (args.items > (nibbles ? 8 : some_items)) {
-    return false;
+  } else if (!few) {
+    // With half as many rows of W a block's other warps idle, and the plain kernel is as fast up to 32 rows of x.
+    if (!bf16 || activated || args.items > 63) return false;
+    const int most = some_rows * multiprocessors();
+    if (rows > most || (args.items > 16 && rows < most * 4 / 5)) return false;
+  } else if (nibbles) {
+    if (args.items * (args.columns * 2 + 64) > nibble_x_bytes) return false;
+  } else if (!bf16 && !activated && rows < 4 * 64 * multiprocessors()) {
+    return false;  // too few tiles of 32 rows: the plain kernel is faster
   }
   return has_decode_kernels();
 }

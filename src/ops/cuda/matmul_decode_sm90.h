@@ -7,14 +7,13 @@ namespace m3::ops::cuda {
 
 inline constexpr int few_items = 512;   // of groups, chosen by experts
 inline constexpr int few_groups = 256;  // at most
-inline constexpr int some_items = 64;   // of one list
+inline constexpr int some_rows = 80;    // of W a multiprocessor, with 9 to 63 rows of x
 
 // Of four-bit codes: what a block's shared memory is for, and how many parts or groups, some items of each at a time, one
 // block may meet.
 inline constexpr int nibble_shared = 216 << 10;
+inline constexpr int nibble_x_bytes = 80 << 10;
 inline constexpr int nibble_phases = 72;
-inline constexpr int nibble_warps = 12, nibble_tiles = 2, nibble_stages = 3;
-inline constexpr int nibble_x_bytes = nibble_shared - nibble_warps * nibble_stages * nibble_tiles * 16 * (128 + 16);
 
 // Whether the device is Hopper, few rows are asked for and the shapes fit. Parts are of one format.
 bool decode_takes_sm90(const MatmulArgs& args);

@@ -1,6 +1,6 @@
 // Products with at most eight rows of x a weight on Hopper, at the rate that weights can be read.
 //
-// A tile is up to 16 or 32 rows of W (half of them of gate and half of up where results are stored activated), over all of
+// A tile is up to 48 rows of W (half of them of gate and half of up where results are stored activated), over all of
 // K: each of a block's eight warps sums one segment of K, its rows on their way through a ring of its own; then the eight
 // sums are added. Blocks are as many as the device holds at once and take tiles in turn, so that all of them read
 // neighbouring memory; tiles are of equal size and as many for every block. Nothing is kept of x but in the L1.
@@ -13,6 +13,8 @@
 
 namespace m3::ops::cuda {
 
+inline constexpr int few_blocks = 2;  // of a multiprocessor
+
 // Columns of a stage of the ring, of a lane in it; rows of a tile; stages.
 template <WeightFormat Format_, int Tiles, int Stages>
 struct FewShape {
@@ -22,6 +24,7 @@ struct FewShape {
   static constexpr bool nibbles = step_bytes(Format_) == 32;
   static constexpr bool scaled = Codec<Format_>::scaled;
   static constexpr int rows = 16 * Tiles;
+  static_assert(!scaled || rows <= 32);  // a lane copies a row's scales
   static constexpr int columns = Format_ == WeightFormat::bf16 ? 64 : 128;
   static constexpr int subs = columns / 64;  // a lane's 16 columns each
   static constexpr int row_bytes = columns / 64 * step_bytes(Format_);
@@ -58,8 +61,8 @@ struct FewTile {
 #endif
 
 // Units are rows, or pairs of them (gate and up).
-template <class Shape, bool Activated, int Blocks>
-__global__ void __launch_bounds__(256, Blocks)
+template <class Shape, bool Activated>
+__global__ void __launch_bounds__(256, few_blocks)
     matmul_few_sm90(const __grid_constant__ MatmulArgs args, const __grid_constant__ FewGrid grid) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Codec_ = DecodeCodec<Shape::format>;

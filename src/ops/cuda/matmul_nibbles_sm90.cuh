@@ -1,5 +1,5 @@
 // Products with at most eight rows of x a weight of four-bit codes on Hopper. Here instructions count as much as bytes: a
-// warp keeps 16 or 32 rows of W (half of gate, half of up where results are stored activated) over all of K, streams them
+// warp keeps 16 rows of W (8 of gate and the same 8 of up where results are stored activated) over all of K, streams them
 // through a ring of its own, and waits for no other; x lies in shared memory in the order that the codes come apart in.
 // One block a multiprocessor has an equal share of the rows, one after another in memory.
 #pragma once
@@ -9,12 +9,11 @@
 
 namespace m3::ops::cuda {
 
-template <WeightFormat Format_, int Warps, int Tiles, int Stages>
+template <WeightFormat Format_, int Warps, int Stages>
 struct NibbleShape {
   static constexpr WeightFormat format = Format_;
   static constexpr int warps = Warps;
-  static constexpr int tiles = Tiles;  // of 16 rows
-  static constexpr int rows = 16 * Tiles;
+  static constexpr int rows = 16;
   static constexpr int stages = Stages;
   static constexpr int threads = Warps * 32;
   static constexpr int columns = 256;  // of a stage
@@ -149,16 +148,16 @@ __global__ void __launch_bounds__(Shape::threads, 1) matmul_nibbles_sm90(const _
     for (int side = 0; side < sides; ++side) {
       from[side] = phase.values[side] + (row + lane / 8) * row_bytes + lane % 8 * 16;
     }
-    const int unit = Activated ? lane / 16 * 8 + lane % 8 : lane;
+    const int unit = Activated ? lane % 8 : lane;
     if (lane < Shape::rows && unit < copy_count) {
-      scales_from = phase.scales[Activated ? lane % 16 / 8 : 0] + (row + unit) * scale_bytes;
+      scales_from = phase.scales[Activated ? lane / 8 : 0] + (row + unit) * scale_bytes;
     }
   };
   const auto copy_stage = [&] {
 #pragma unroll
-    for (int c = 0; c < 4 * Shape::tiles; ++c) {
-      const int side = Activated ? c % 4 / 2 : 0;
-      const int fours = Activated ? c / 4 * 2 + c % 2 : c;  // units skipped, in fours
+    for (int c = 0; c < 4; ++c) {
+      const int side = Activated ? c / 2 : 0;
+      const int fours = Activated ? c % 2 : c;  // units skipped, in fours
       if (fours * 4 + lane / 8 < copy_count) {
         copy_async_16(to_values + copy_at + c * 4 * Shape::row_bytes, from[side] + fours * four_rows);
       }
@@ -219,19 +218,19 @@ __global__ void __launch_bounds__(Shape::threads, 1) matmul_nibbles_sm90(const _
       while (tile_at >= plan.phases[phase_at].tile + plan.phases[phase_at].tiles) ++phase_at;
       const NibblePhase& phase = plan.phases[phase_at];
       const std::byte* x = shared + (phase.slot + min(g, phase.count - 1)) * x_pitch + j * 16;
-      float total[Shape::tiles][4] = {};
+      float total[4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
         wait_copies<Shape::stages - 2>();
         __syncwarp();
         copy_stage();
-        std::uint32_t codes[2][2 * Shape::tiles][2];  // of sub, row g + 8 r, 16 columns
+        std::uint32_t codes[2][2][2];  // of sub, row g + 8 r, 16 columns
         std::uint32_t any = 0;
         bool rare = false;
 #pragma unroll
         for (int sub = 0; sub < 2; ++sub) {
 #pragma unroll
-          for (int r = 0; r < 2 * Shape::tiles; ++r) {
+          for (int r = 0; r < 2; ++r) {
             const std::byte* of = stage + scale_at + r * 8 * Shape::scale_bytes + sub * Shape::scale_bytes / 2;
             if constexpr (nvfp4) {
               const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(of);
@@ -244,42 +243,39 @@ __global__ void __launch_bounds__(Shape::threads, 1) matmul_nibbles_sm90(const _
           }
         }
         if constexpr (!nvfp4) rare = Codec_::rare(any);
-        std::uint32_t raw[2][2 * Shape::tiles][4];
+        std::uint32_t raw[2][2][4];
 #pragma unroll
         for (int sub = 0; sub < 2; ++sub) {
 #pragma unroll
-          for (int r = 0; r < 2 * Shape::tiles; ++r) {
+          for (int r = 0; r < 2; ++r) {
             *reinterpret_cast<uint4*>(raw[sub][r]) =
                 *reinterpret_cast<const uint4*>(stage + row_at + r * 8 * Shape::row_bytes + ((sub * 64) ^ swap));
           }
         }
-        float acc[Shape::tiles][2][4] = {};
+        float acc[2][4] = {};
         const auto add = [&]<bool Rare>() {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
 #pragma unroll
             for (int sub = 0; sub < 2; ++sub) {
               const uint4 v = *reinterpret_cast<const uint4*>(x + sub * 256 + k * 64);
+              std::uint32_t pairs[2][4];
 #pragma unroll
-              for (int m = 0; m < Shape::tiles; ++m) {
-                std::uint32_t pairs[2][4];
+              for (int r = 0; r < 2; ++r) {
+                Codec_::spread_e2m1(raw[sub][r][k], pairs[r]);
+                const std::uint32_t code = codes[sub][r][k / 2];
+                if constexpr (Rare) {
+                  const uint2 two = Codec_::factors(code);
 #pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                  Codec_::spread_e2m1(raw[sub][2 * m + r][k], pairs[r]);
-                  const std::uint32_t code = codes[sub][2 * m + r][k / 2];
-                  if constexpr (Rare) {
-                    const uint2 two = Codec_::factors(code);
+                  for (int i = 0; i < 4; ++i) pairs[r][i] = multiply_bf16(multiply_bf16(pairs[r][i], two.x), two.y);
+                } else {
+                  const std::uint32_t factor = Codec_::factor(code);
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) pairs[r][i] = multiply_bf16(multiply_bf16(pairs[r][i], two.x), two.y);
-                  } else {
-                    const std::uint32_t factor = Codec_::factor(code);
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) pairs[r][i] = multiply_bf16(pairs[r][i], factor);
-                  }
+                  for (int i = 0; i < 4; ++i) pairs[r][i] = multiply_bf16(pairs[r][i], factor);
                 }
-                mma_bf16(acc[m][sub], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
-                mma_bf16(acc[m][sub], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
               }
+              mma_bf16(acc[sub], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
+              mma_bf16(acc[sub], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
             }
           }
         };
@@ -289,10 +285,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) matmul_nibbles_sm90(const _
           add.template operator()<false>();
         }
 #pragma unroll
-        for (int m = 0; m < Shape::tiles; ++m) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) total[m][i] += acc[m][0][i] + acc[m][1][i];
-        }
+        for (int i = 0; i < 4; ++i) total[i] += acc[0][i] + acc[1][i];
         x += Shape::columns * 2;
         stage = stage + Shape::stage_bytes == ring + Shape::ring_bytes ? ring : stage + Shape::stage_bytes;
       }
@@ -312,24 +305,19 @@ __global__ void __launch_bounds__(Shape::threads, 1) matmul_nibbles_sm90(const _
         const int listed = experts ? plan.groups.items[phase.first + item] : phase.first + item;
         const int of_row = experts ? listed / args.list_divisor : x_row(args, listed);
         const int to = experts ? listed : result_row(args, listed);
+        if constexpr (Activated) {
+          if (g >= count) continue;
+          const int result = phase.row + begin + g;
+          const float gate = round_bf16(total[c] * Codec_::missing * factor_of(args, weights[0], of_row, result));
+          const float up = round_bf16(total[2 + c] * Codec_::missing * factor_of(args, weights[1], of_row, result));
+          static_cast<std::uint16_t*>(args.out)[to * args.out_stride + result] =
+              narrow_bf16(activate(gate, up, args.alpha, args.limit, args.beta));
+        } else {
 #pragma unroll
-        for (int m = 0; m < Shape::tiles; ++m) {
-          if constexpr (Activated) {
-            if (m * 8 + g >= count) continue;
-            const int result = phase.row + begin + m * 8 + g;
-            const float gate = round_bf16(total[m][c] * Codec_::missing * factor_of(args, weights[0], of_row, result));
-            const float up =
-                round_bf16(total[m][2 + c] * Codec_::missing * factor_of(args, weights[1], of_row, result));
-            static_cast<std::uint16_t*>(args.out)[to * args.out_stride + result] =
-                narrow_bf16(activate(gate, up, args.alpha, args.limit, args.beta));
-          } else {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              const int unit = m * 16 + r * 8 + g;
-              if (unit >= count) continue;
-              store_result(args, weights[0], of_row, to, phase.row + begin + unit,
-                           total[m][2 * r + c] * Codec_::missing);
-            }
+          for (int r = 0; r < 2; ++r) {
+            const int unit = r * 8 + g;
+            if (unit >= count) continue;
+            store_result(args, weights[0], of_row, to, phase.row + begin + unit, total[2 * r + c] * Codec_::missing);
           }
         }
       }

@@ -47,18 +47,18 @@ Checkpoint open_tower(const VisionOptions& options) {
   return Checkpoint::random_vision(config, 1);
 }
 
-// "672x378": height x width in pixels.
+// "672x392": height x width in pixels.
 model::PatchGrid parse_picture(const std::string& text, const VisionConfig& vision, int frames) {
   const std::size_t cross = text.find('x');
   const auto side = [&](const std::string& digits) -> std::int64_t {
     if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos)
-      fail_usage("--picture {}: write height x width in pixels, as 672x378", text);
+      fail_usage("--picture {}: write height x width in pixels, as 672x392", text);
     const std::int64_t pixels = std::stoll(digits);
     const std::int64_t unit = std::int64_t{vision.patch_size} * vision.spatial_merge_size;
     if (pixels < unit || pixels % unit != 0) fail_usage("--picture {}: sides are multiples of {}", text, unit);
     return pixels / vision.patch_size;
   };
-  if (cross == std::string::npos) fail_usage("--picture {}: write height x width in pixels, as 672x378", text);
+  if (cross == std::string::npos) fail_usage("--picture {}: write height x width in pixels, as 672x392", text);
   const std::int64_t h = side(text.substr(0, cross));
   return {(frames + vision.temporal_patch_size - 1) / vision.temporal_patch_size, h, side(text.substr(cross + 1))};
 }
@@ -233,7 +233,7 @@ void add_bench_vision_command(CLI::App& bench) {
   command.add_option("--layers", options->layers, "Cut the random tower to this many layers")
       ->check(CLI::Range(1, 1 << 16));
   command
-      .add_option("--picture", options->pictures, "Height x width in pixels; a list 672x672,378x672 is run one by one")
+      .add_option("--picture", options->pictures, "Height x width in pixels; a list 672x672,392x672 is run one by one")
       ->delimiter(',');
   command.add_option("--frames", options->frames, "A clip of so many frames instead of a picture")
       ->check(CLI::Range(1, 1 << 16))

@@ -34,6 +34,8 @@ struct EngineOptions {
   bool enable_prefix_caching = true;          // blocks of 128 tokens computed once serve all prompts that begin so
   std::int64_t max_picture_patches = 20736;   // of a picture, or of 4 temporal groups of a clip: 2016 × 2016 pixels
   std::int64_t feature_cache_bytes = std::int64_t{256} << 20;  // features of pictures seen lately, computed once
+  std::int64_t other_picture_bytes =
+      0;                       // of the machine's memory, that the caller holds of pictures: left free in the plan
   bool record_passes = true;   // on a device: steps of decoding are recorded once and played again, as CUDA graphs
   bool deterministic = false;  // replies do not depend on other requests, bit for bit; cpu and scalar always are
 };

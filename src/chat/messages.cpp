@@ -282,6 +282,24 @@ void for_each_media(const Value& message, Visit visit) {
   }
 }
 
+// The prompt ends with the last text of a message that is continued.
+void check_media_before_text(const std::vector<Value>& messages) {
+  const Value& last = messages.back();
+  std::size_t texts_end = 0;
+  const Value* content = last.as_dict().find("content");
+  if (content == nullptr || !content->is(Kind::list)) return;
+  for (std::size_t i = 0; i < content->items().size(); ++i) {
+    const Value& part = content->items()[i];
+    if (part.is(Kind::dict) && part.as_dict().find("text") != nullptr) texts_end = i + 1;
+  }
+  for_each_media(last, [&](std::size_t i, const Value&, bool video) {
+    if (i < texts_end) return;
+    fail(
+        "messages[{}].content[{}]: a {} behind the text that continue_final_message continues; put it before that text",
+        messages.size() - 1, i, video ? "video" : "picture");
+  });
+}
+
 // Those of `ordered`, under the paths that they had among `given`: parts keep their identity when messages move.
 std::vector<MediaPart> find_media(const std::vector<Value>& given, const std::vector<Value>& ordered) {
   std::map<const void*, std::string> paths;
@@ -314,7 +332,10 @@ ChatRequest parse_chat_request(const Value& body, const ChatRequestOptions& opti
   }
   ChatRequest request;
   read_request_fields(dict, request);
-  if (request.continue_final_message) check_continued(normalized);
+  if (request.continue_final_message) {
+    check_continued(normalized);
+    check_media_before_text(normalized);
+  }
   if (options.check_tool_results) check_tool_results(normalized, request.add_generation_prompt);
   std::vector<Value> ordered = order_system_messages(normalized, options);
   request.media = find_media(normalized, ordered);

@@ -53,15 +53,29 @@ void ChatModel::add_pictures(const ModelInfo& model, const chat::Conversation& c
                              const chat::ChatRequest& chat, Request& request, const std::function<bool()>& stop) const {
   std::vector<media::Reference> references = media::read_references(chat, conversation.value(), media_options_);
   if (references.empty()) return;
+  const std::vector<media::Prepared> prepared = load(model, std::move(references), stop);
+  request.prompt_ids = media::expand_prompt(tokenizer_, model.media, request.prompt_ids, prepared);
+  request.media = media::media_of(prepared);
+}
+
+std::vector<media::Prepared> ChatModel::load(const ModelInfo& model, std::vector<media::Reference> references,
+                                             const std::function<bool()>& stop) const {
   for (media::Reference& reference : references) {  // a person knows a file by its name
     if (reference.url.starts_with("file:///")) reference.path = vision::decode_percent(reference.url.substr(7));
   }
   media::check_model_takes(references, model.media);
   if (media_ == nullptr) media_ = std::make_unique<media::MediaLoader>(media_options_);
-  const std::vector<media::Prepared> prepared =
-      media_->load_now(std::move(references), model.media, model.max_model_len, stop);
-  request.prompt_ids = media::expand_prompt(tokenizer_, model.media, request.prompt_ids, prepared);
-  request.media = media::media_of(prepared);
+  return media_->load_now(std::move(references), model.media, model.max_model_len, stop);
+}
+
+void ChatModel::look_at(const ModelInfo& model, const chat::Conversation::Attachment& shown,
+                        const std::function<bool()>& stop) const {
+  media::Reference reference = {.kind = shown.video ? Media::Kind::video : Media::Kind::image,
+                                .url = shown.url,
+                                .path = {},
+                                .image = media_options_.image,
+                                .video = media_options_.video};
+  static_cast<void>(load(model, {std::move(reference)}, stop));
 }
 
 ChatReply ChatModel::reply(Engine& engine, const chat::Conversation& conversation, const Request& base,

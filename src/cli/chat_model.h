@@ -56,6 +56,10 @@ class ChatModel {
   void add_pictures(const ModelInfo& model, const chat::Conversation& conversation, const chat::ChatRequest& chat,
                     Request& request, const std::function<bool()>& stop) const;
 
+  // One of them on its own: that the model takes its kind, and that it can be read and decoded. Errors: as above.
+  void look_at(const ModelInfo& model, const chat::Conversation::Attachment& shown,
+               const std::function<bool()>& stop) const;
+
   using Show = std::function<void(const chat::ParseEvent&)>;
   // Generates one reply, on the caller's thread; `stop` is polled. Errors: those of a request, and what the engine
   // refuses.
@@ -66,6 +70,8 @@ class ChatModel {
   chat::ChatTemplate template_;
   Tokenizer tokenizer_;
   media::MediaOptions media_options_;
+  std::vector<media::Prepared> load(const ModelInfo& model, std::vector<media::Reference> references,
+                                    const std::function<bool()>& stop) const;
   mutable std::unique_ptr<media::MediaLoader> media_;  // from the first picture on
 };
 

@@ -37,11 +37,24 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin));
 }
 
-// With the shell's ~/ for what no shell has seen.
+// As a shell would read it, since terminals paste names for one: quotes around it, a backslash before a character, ~/ in
+// front. A file whose name is the text itself comes first.
 std::string file_name(const std::string& text, std::string_view command) {
   if (text.empty()) fail("{}: give the name of a file", command);
+  std::error_code ignored;
+  if (std::filesystem::exists(text, ignored)) return text;
+  std::string name;
+  const char quote = text.front() == '"' || text.front() == '\'' ? text.front() : '\0';
+  if (quote != '\0' && text.size() > 2 && text.back() == quote) {
+    name = text.substr(1, text.size() - 2);
+  } else {
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '\\' && i + 1 < text.size()) ++i;
+      name += text[i];
+    }
+  }
   const char* home = std::getenv("HOME");
-  return text.starts_with("~/") && home != nullptr ? home + text.substr(1) : text;
+  return name.starts_with("~/") && home != nullptr ? home + name.substr(1) : name;
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -187,6 +200,7 @@ void ChatSession::attach(const std::string& path, bool video) {
     return view_.note("nothing is attached");
   }
   const std::string url = media::file_url(file_name(path, video ? "/video" : "/image"));
+  look_({video, url});
   attachments_.push_back({video, url});
   view_.note(attachments_.size() == 1 ? "(goes with the next question)"
                                       : fmt::format("({} go with the next question)", attachments_.size()));

@@ -17,11 +17,15 @@ class ChatSession {
   // Generates and shows a reply. May throw m3::Error: the line is shown and the chat goes on.
   using Answer = std::function<ChatReply(const chat::Conversation&)>;
 
+  // Looks at a picture or video before it is attached. Errors: m3::Error, what is wrong with it.
+  using Look = std::function<void(const chat::Conversation::Attachment&)>;
+
   // `attachments`: of the first question.
-  ChatSession(chat::Conversation conversation, Answer answer, ChatView& view,
+  ChatSession(chat::Conversation conversation, Answer answer, Look look, ChatView& view,
               std::vector<chat::Conversation::Attachment> attachments = {})
       : conversation_(std::move(conversation)),
         answer_(std::move(answer)),
+        look_(std::move(look)),
         view_(view),
         attachments_(std::move(attachments)) {}
 
@@ -47,6 +51,7 @@ class ChatSession {
 
   chat::Conversation conversation_;
   Answer answer_;
+  Look look_;
   ChatView& view_;
   std::vector<chat::Conversation::Attachment> attachments_;  // of the next question
 };

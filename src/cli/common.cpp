@@ -12,6 +12,7 @@
 
 #include "src/base/error.h"
 #include "src/base/mapped_file.h"
+#include "src/cli/number_words.h"
 
 namespace m3::cli {
 
@@ -31,22 +32,6 @@ extern "C" void on_interrupt(int) {
 
 const CLI::Validator not_empty(
     [](const std::string& text) { return text.empty() ? std::string("is empty") : std::string(); }, "", "");
-
-// "auto" is 0; vLLM's "32k" is 32,000 and "32K" 32,768, and likewise m, M.
-const CLI::Validator length_words(
-    [](std::string& text) {
-      if (text == "auto") text = "0";
-      const std::size_t digits = text.find_first_not_of("0123456789");
-      if (digits == 0 || digits + 1 != text.size() || text.size() > 10) return std::string();
-      const std::int64_t factor = text.back() == 'k'   ? 1000
-                                  : text.back() == 'K' ? 1024
-                                  : text.back() == 'm' ? 1'000'000
-                                  : text.back() == 'M' ? 1024 * 1024
-                                                       : 0;
-      if (factor > 0) text = std::to_string(std::stoll(text.substr(0, digits)) * factor);
-      return std::string();
-    },
-    "", "");
 
 // vLLM's words for the cache's two types.
 const CLI::Validator cache_words(
@@ -101,9 +86,10 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command
       .add_option("--max-model-len", engine.max_model_len,
                   "Longest context in tokens (also 32k, 1M); 0 or auto = what positions and memory allow")
-      ->transform(length_words)
+      ->transform(token_words)
       ->capture_default_str();
-  command.add_option("--max-num-batched-tokens", engine.max_num_batched_tokens, "Tokens of one forward pass")
+  command.add_option("--max-num-batched-tokens", engine.max_num_batched_tokens, "Tokens of one forward pass (also 8k)")
+      ->transform(token_words)
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command.add_option("--kv-cache-dtype", engine.kv_cache_dtype, "K and V in bf16 or fp8 (e4m3)")
@@ -128,7 +114,8 @@ void add_picture_options(CLI::App& command, EngineOptions& engine) {
       ->capture_default_str();
   command
       .add_option("--feature-cache-bytes", engine.feature_cache_bytes,
-                  "Memory for features of pictures seen lately, so that each is computed once")
+                  "Memory for features of pictures seen lately, so that each is computed once (also 4G, 512M)")
+      ->transform(byte_words)
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
       ->capture_default_str();
 }

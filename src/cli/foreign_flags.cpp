@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
@@ -95,7 +97,7 @@ constexpr ForeignFlag foreign_flags[] = {
     {Kind::idle_flag,
      "--enable-prompt-tokens-details --enable-cache-report --enable-metrics --metrics --jinja "
      "--cont-batching -cb --enable-server-load-tracking --enable-request-id-headers --disable-log-stats "
-     "--disable-fastapi-docs --use-tqdm-on-load --no-use-tqdm-on-load"},
+     "--disable-fastapi-docs --use-tqdm-on-load --no-use-tqdm-on-load --enable-multimodal"},
     // What is not there.
     {Kind::refused,
      "--enable-dp-attention --enable-eplb --headless --cpu-moe -cmoe --override-tensor -ot --split-mode -sm "
@@ -190,12 +192,40 @@ Word split(const std::string& word) {
   return out;
 }
 
+// The flags here whose value is JSON, and which vLLM lets scripts write by its members: "--flag.member.member value".
+constexpr std::string_view json_flags[] = {"--limit-mm-per-prompt", "--mm-processor-kwargs",
+                                           "--default-chat-template-kwargs"};
+
+// Where `word` is one of them with members behind it: the flag. Names of members stay as they are written.
+std::optional<std::string> dotted_flag(const std::string& name, std::string& members) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) return std::nullopt;
+  std::string flag = name.substr(0, dot);
+  std::ranges::replace(flag, '_', '-');
+  if (std::ranges::find(json_flags, flag) == std::end(json_flags)) return std::nullopt;
+  members = name.substr(dot + 1);
+  return flag;
+}
+
+void set_json_member(nlohmann::ordered_json& object, const std::string& word, const std::string& members,
+                     const std::string& value) {
+  nlohmann::ordered_json* at = &object;
+  std::istringstream names(members);
+  for (std::string name; std::getline(names, name, '.');) {
+    if (name.empty() || !(at->is_null() || at->is_object())) fail_usage("{}: not the name of a member", word);
+    at = &(*at)[name];
+  }
+  *at = nlohmann::ordered_json::parse(value, nullptr, false);
+  if (at->is_discarded()) *at = value;  // a word
+}
+
 }  // namespace
 
 std::vector<std::string> translate_foreign_flags(const CLI::App& command, const std::vector<std::string>& words,
                                                  std::string& note) {
   std::vector<std::string> out, idle;
   std::string checkpoint;
+  std::map<std::string, nlohmann::ordered_json> dotted;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool option = words[i].size() > 1 && words[i][0] == '-' && words[i] != "--";
     if (!option) {
@@ -203,6 +233,12 @@ std::vector<std::string> translate_foreign_flags(const CLI::App& command, const 
       continue;
     }
     Word word = split(words[i]);
+    std::string members;
+    if (const auto flag = dotted_flag(words[i].substr(0, words[i].find('=')), members)) {
+      if (!word.value && i + 1 == words.size()) fail_usage("{}: a value is missing", word.name);
+      set_json_member(dotted[*flag], word.name, members, word.value ? *word.value : words[++i]);
+      continue;
+    }
     const ForeignFlag* flag = command.get_option_no_throw(word.name) == nullptr ? find(word.name) : nullptr;
     if (flag == nullptr) {
       out.push_back(word.name + words[i].substr(word.name.size()));
@@ -230,6 +266,7 @@ std::vector<std::string> translate_foreign_flags(const CLI::App& command, const 
       case Kind::idle_value: idle.push_back(word.name); break;
     }
   }
+  for (const auto& [flag, value] : dotted) out.push_back(flag + "=" + value.dump());
   // Before the options, some of which take all words that follow.
   if (!checkpoint.empty()) out.insert(out.begin() + 1, checkpoint);
   if (!idle.empty()) note = fmt::format("note: without effect here: {}", fmt::join(idle, ", "));

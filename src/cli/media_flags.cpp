@@ -5,17 +5,40 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/error.h"
+#include "src/cli/number_words.h"
 
 namespace m3::cli {
 
 std::vector<std::string> word_list(const std::string& flag, const std::vector<std::string>& given) {
-  if (given.size() != 1 || given[0].empty() || given[0][0] != '[') return given;
+  // CLI11 has taken a list in brackets apart and left the quotes.
+  std::vector<std::string> words;
+  for (std::string word : given) {
+    word.erase(0, word.find_first_not_of(' '));
+    try {
+      if (word.starts_with('[')) {
+        for (const auto& one : nlohmann::json::parse(word)) words.push_back(one.get<std::string>());
+      } else {
+        words.push_back(word.starts_with('"') ? nlohmann::json::parse(word).get<std::string>() : word);
+      }
+    } catch (const nlohmann::json::exception&) {
+      fail_usage("{} {}: not a JSON list of strings", flag, word);
+    }
+  }
+  return words;
+}
+
+namespace {
+
+// What can never match would shut out what was wanted without a word.
+std::string checked_host(const std::string& flag, const std::string& host, std::string (*check)(const std::string&)) {
   try {
-    return nlohmann::json::parse(given[0]).get<std::vector<std::string>>();
-  } catch (const nlohmann::json::exception&) {
-    fail_usage("{} {}: not a JSON list of strings", flag, given[0]);
+    return check(host);
+  } catch (const Error& error) {
+    fail_usage("{} {}: {}", flag, host, error.what());
   }
 }
+
+}  // namespace
 
 media::MediaOptions MediaFlags::finish() const {
   media::MediaOptions finished = options;
@@ -36,18 +59,19 @@ media::MediaOptions MediaFlags::finish() const {
     }
     finished.sources.local_root = local_root;
   }
-  std::vector<std::string> hosts = word_list("--allowed-media-domains", domains);
-  finished.sources.web = !hosts.empty() || !finished.sources.fetch.private_hosts.empty();
-  if (std::ranges::find(hosts, "*") == hosts.end()) {
-    finished.sources.fetch.domains = std::move(hosts);
+  const std::string domains_flag = "--allowed-media-domains", private_flag = "--media-private-hosts";
+  std::vector<std::string> hosts = word_list(domains_flag, domains);
+  vision::FetchOptions& fetch = finished.sources.fetch;
+  finished.sources.web = !hosts.empty() || !fetch.private_hosts.empty();
+  const bool all = std::ranges::find(hosts, "*") != hosts.end();
+  for (std::string& host : hosts) {
+    if (host != "*") host = checked_host(domains_flag, host, vision::check_domain);
+  }
+  fetch.domains = all ? std::vector<std::string>() : std::move(hosts);
+  for (std::string& host : fetch.private_hosts) {
+    host = checked_host(private_flag, host, vision::check_private_host);
     // A server in a private network that is named is wanted, and no other one with it.
-    for (const std::string& host : finished.sources.fetch.private_hosts) {
-      const std::size_t colon = host.rfind(':');
-      if (colon == std::string::npos || colon + 1 == host.size() || colon == 0) {
-        fail_usage("--media-private-hosts {}: write HOST:PORT", host);
-      }
-      finished.sources.fetch.domains.push_back(host.substr(0, colon));
-    }
+    if (!all) fetch.domains.push_back(host.substr(0, host.rfind(':')));
   }
   return finished;
 }
@@ -72,6 +96,22 @@ void add_media_flags(CLI::App& command, MediaFlags& flags) {
                   "Seconds for fetching a picture, redirects included")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
+  media::MediaOptions& options = flags.options;
+  command.add_option("--media-decode-timeout", options.decode_seconds, "Seconds for decoding one picture or video")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str();
+  command
+      .add_option("--media-decode-memory-bytes", options.decode_memory_bytes,
+                  "Memory for what is being decoded; 0 = an eighth of what is available at start")
+      ->transform(byte_words)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 50))
+      ->capture_default_str();
+  command
+      .add_option("--media-max-video-total-pixels", options.video.limits.all_pixels,
+                  "Pixels of all frames of a video, decoded")
+      ->transform(byte_words)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 60))
+      ->capture_default_str();
 }
 
 void add_media_limits(CLI::App& command, MediaFlags& flags) {
@@ -83,6 +123,7 @@ void add_media_limits(CLI::App& command, MediaFlags& flags) {
                      "A folder whose files requests may name by file: URLs. Without, none");
   const auto count = [&](const char* name, std::int64_t& value, const char* what) {
     command.add_option(name, value, what)
+        ->transform(byte_words)
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50))
         ->capture_default_str();
   };
@@ -91,17 +132,27 @@ void add_media_limits(CLI::App& command, MediaFlags& flags) {
   count("--media-max-video-bytes", options.video.limits.bytes, "Bytes of a video's file");
   count("--media-max-video-pixels", options.video.limits.pixels, "Pixels of a video's frame, decoded");
   count("--media-max-video-frames", options.video.limits.frames, "Frames of a video");
-  command.add_option("--media-threads", options.threads, "Threads that fetch and decode; 0 = one a core, 8 at most")
+  command
+      .add_option("--media-threads", options.threads,
+                  "Threads that decode; 0 = one a core, 8 at most. One more is kept for small pictures")
       ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--media-fetches", options.fetches, "Pictures and videos fetched from the web at the same time")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_option("--media-fetches-per-host", options.fetches_per_host, "Of these, from one host")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command
       .add_option("--media-memory-bytes", options.memory_bytes,
-                  "Memory for prepared pictures of all requests; 0 = a quarter of the machine's")
+                  "Memory for files and prepared pictures of all requests; 0 = a quarter of what is available at start")
+      ->transform(byte_words)
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 50))
       ->capture_default_str();
   command
       .add_option("--media-cache-bytes", options.cache_bytes,
                   "Of that, kept for the next request with the same picture")
+      ->transform(byte_words)
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 50))
       ->capture_default_str();
 }

@@ -21,8 +21,9 @@ struct MediaFlags {
   media::MediaOptions finish() const;
 };
 
-// Where pictures may come from and how large they become: --mm-processor-kwargs, --media-size-rule,
-// --allowed-media-domains, --media-private-hosts, --media-fetch-timeout.
+// Where pictures may come from, how large they become and what decoding may take: --mm-processor-kwargs,
+// --media-size-rule, --allowed-media-domains, --media-private-hosts, --media-fetch-timeout, --media-decode-timeout,
+// --media-decode-memory-bytes, --media-max-video-total-pixels.
 void add_media_flags(CLI::App& command, MediaFlags& flags);
 // What requests of others may cost: --limit-mm-per-prompt, --language-model-only, --allowed-local-media-path, --media-*.
 void add_media_limits(CLI::App& command, MediaFlags& flags);

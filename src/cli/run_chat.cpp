@@ -178,7 +178,12 @@ int chat_at_terminal(const RunOptions& options, const ChatModel& model, chat::Co
         return model.reply(
             engine, asked, base, [&](const chat::ParseEvent& part) { view.show(part); }, interrupted);
       },
+      [&](const chat::Conversation::Attachment& attached) {
+        clear_interrupt();
+        model.look_at(engine.info(), attached, interrupted);
+      },
       view, shown);
+  for (const chat::Conversation::Attachment& attached : shown) model.look_at(engine.info(), attached, interrupted);
   LineEditor editor;
   view.note(fmt::format("{} on {}; /help lists commands", engine.info().name, engine.info().backend));
   int code = 0;

@@ -6,6 +6,7 @@
 
 #include "src/base/console.h"
 #include "src/base/error.h"
+#include "src/base/memory_size.h"
 #include "src/cli/commands.h"
 #include "src/cli/common.h"
 #include "src/cli/serve_options.h"
@@ -24,7 +25,7 @@ sigset_t block_signals() {
   return signals;
 }
 
-void print_ready(const server::Server& server) {
+void print_ready(server::Server& server) {
   const server::Model& model = server.model();
   const ModelInfo& info = model.engine->info();
   write_error(fmt::format("m3: {} on {}: {:.1f} MB of weights, context {} tokens\n", server.served_name(), info.backend,
@@ -33,6 +34,11 @@ void print_ready(const server::Server& server) {
                           info.cache_pages, info.cache_tokens,
                           static_cast<double>(info.cache_token_bytes * info.cache_tokens) / 1e6, info.max_num_seqs,
                           info.max_concurrency));
+  if (info.media.unavailable.empty()) {
+    const media::MediaOptions& media = server.media().options();
+    write_error(fmt::format("m3: pictures hold up to {} and {} while they are decoded, on {} threads and one\n",
+                            human_bytes(media.memory_bytes), human_bytes(media.decode_memory_bytes), media.threads));
+  }
   if (!model.chat_template) write_error(fmt::format("m3: no chat: {}\n", model.no_template));
   write_error(fmt::format("m3: ready at {}\n", server.url()));
 }
@@ -42,6 +48,7 @@ void serve(const ServeOptions& options, const server::ModelLoader& load_model) {
   const server::ServerOptions server_options = options.finish();
   EngineOptions engine = options.model.engine;
   engine.checkpoint = options.model.path();
+  engine.other_picture_bytes = server_options.media.memory_bytes + server_options.media.decode_memory_bytes;
   server::Server server(server_options, [&](const LoadProgress& progress) {
     return load_model(engine, options.chat_template, progress);
   });

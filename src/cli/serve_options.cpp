@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include "src/base/error.h"
+#include "src/cli/number_words.h"
 
 namespace m3::cli {
 namespace {
@@ -31,10 +32,19 @@ void add_network_options(CLI::App& command, ServeOptions& options) {
   command.add_option("--allowed-methods", options.methods, "Methods that they may use")->capture_default_str();
   command.add_option("--allowed-headers", options.headers, "Headers that they may send")->capture_default_str();
   command.add_flag("--allow-credentials", server.allow_credentials, "They may send cookies");
-  command.add_option("--max-body-size", server.body_limit, "Bytes of a request's body")
+  command.add_option("--max-body-size", server.body_limit, "Bytes of a request's body (also 64M)")
+      ->transform(byte_words)
       ->check(CLI::Range(std::size_t{1} << 10, std::size_t{1} << 32))
       ->capture_default_str();
+  command
+      .add_option("--max-body-memory", server.body_memory,
+                  "Bytes of all bodies that are read and looked at; a large one beyond gets 503. 0 = an eighth of the "
+                  "memory available at start")
+      ->transform(byte_words)
+      ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 50))
+      ->capture_default_str();
   command.add_option("--h11-max-incomplete-event-size", server.header_limit, "Bytes of a request's head")
+      ->transform(byte_words)
       ->check(CLI::Range(std::size_t{1} << 10, std::size_t{1} << 26))
       ->capture_default_str();
   command.add_option("--h11-max-header-count", server.header_count_limit, "Headers of a request")
@@ -46,6 +56,7 @@ void add_network_options(CLI::App& command, ServeOptions& options) {
   command
       .add_option("--max-stream-queue", server.queue_limit,
                   "Bytes of a reply that may wait for a slow reader before it is cut off")
+      ->transform(byte_words)
       ->check(CLI::Range(std::size_t{1} << 16, std::size_t{1} << 32))
       ->capture_default_str();
   const auto seconds = [&](const char* name, double& value, const char* what) {
@@ -114,7 +125,8 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
       ->capture_default_str();
   command
       .add_option("--kv-cache-memory-bytes", engine.cache_bytes,
-                  "Memory for the cache in place of what --memory-utilization leaves; 0 = that")
+                  "Memory for the cache in place of what --memory-utilization leaves (also 4G); 0 = that")
+      ->transform(byte_words)
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 50))
       ->capture_default_str();
   command.add_flag("!--no-enable-prefix-caching,--enable-prefix-caching", engine.enable_prefix_caching,
@@ -168,7 +180,9 @@ server::ServerOptions ServeOptions::finish() const {
   finished.keep_alive_timeout = server::Seconds(keep_alive_seconds);
   finished.shutdown_timeout = server::Seconds(shutdown_seconds);
   finished.log_json = log_format == "json";
-  finished.media = media.finish();
+  finished.media = media::with_machine_defaults(media.finish());
+  // Who waits for pictures waits for the engine.
+  finished.media.most_waiting = model.engine.max_queued_requests;
   return finished;
 }
 

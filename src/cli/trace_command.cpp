@@ -3,6 +3,7 @@
 #include <limits>
 #include <span>
 
+#include "src/base/console.h"
 #include "src/base/error.h"
 #include "src/checkpoint/safetensors_writer.h"
 #include "src/cli/commands.h"
@@ -55,7 +56,10 @@ std::vector<T> number_list(const std::string& list, const char* option) {
 
 // In the order of the command line's kinds: images, then videos.
 std::vector<media::Prepared> load_pictures(const TraceCommand& options, const ModelConfig& config) {
-  if (!config.vision) fail("this model takes no pictures: its config.json has no vision_config");
+  if (!config.vision) {
+    fail("{}: this model takes no pictures: its config.json has no vision_config",
+         options.images.empty() ? options.videos.front() : options.images.front());
+  }
   media::MediaOptions media = options.media.finish();
   media.sources.local_root = "/";
   media.cache_bytes = 0;
@@ -168,6 +172,7 @@ void run(const CLI::App& command, const TraceCommand& options) {
   for (const auto& [name, tensor] : result) writer.declare(name, tensor.dtype, tensor.shape);
   for (const auto& [name, tensor] : result) writer.write(name, tensor.bytes);
   writer.commit();
+  write_error(fmt::format("m3: {} tensors stored in {}\n", result.size(), options.out));
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
     fail_usage("a cache of {} bytes of features: give a number from 0", options.feature_cache_bytes);
   model_options.vision_patches = options.max_picture_patches;
   model_options.feature_cache_bytes = options.feature_cache_bytes;
+  model_options.other_picture_bytes = options.other_picture_bytes;
   auto model = std::make_shared<engine::LoadedModel>(std::move(checkpoint), model_options);
   report("ready", 3);
   return std::make_unique<engine::LocalEngine>(

@@ -89,11 +89,12 @@ void LoadedModel::make_memory() {
   };
   const std::int64_t position_limit = config().max_context();
   const std::int64_t vision_bytes = tower_ ? tower_->workspace_bytes(options_.vision_patches) : 0;
-  const std::int64_t feature_bytes = tower_ && backend_->has_host_memory() ? options_.feature_cache_bytes : 0;
+  const std::int64_t picture_bytes =
+      tower_ && backend_->has_host_memory() ? options_.feature_cache_bytes + options_.other_picture_bytes : 0;
   const MemoryNeeds needs{
       .page_bytes = layout.page_bytes,
       .workspace_bytes = workspace_for(options_.max_model_len > 0 ? options_.max_model_len : position_limit) +
-                         vision_bytes + feature_bytes,
+                         vision_bytes + picture_bytes,
       .weight_bytes = model_->placed_bytes() + (tower_ ? tower_->placed_bytes() : 0)};
   const ops::MemoryState memory = backend_->memory_state();
   plan_ = plan_memory(needs, {.requested_len = options_.max_model_len,

@@ -43,6 +43,7 @@ struct LoadedModelOptions {
   std::string index_cache_dtype = "bf16";  // likewise
   std::int64_t vision_patches = 0;         // that attend to each other at most; 0: no pictures, nothing is planned
   std::int64_t feature_cache_bytes = 0;    // of pictures' features, which others keep in the host's memory
+  std::int64_t other_picture_bytes = 0;    // likewise, of pictures on their way here
   std::optional<model::VisionBlocks> vision_blocks;  // how the tower's work is cut; tests
   Profile* profile = nullptr;                        // told of every operation; must outlive the model
   // Around the backend that `device` names; empty: nothing (tests).

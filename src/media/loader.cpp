@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
+#include <span>
 
 #include "src/base/error.h"
-#include "src/base/memory_size.h"
 
 namespace m3::media {
 namespace {
@@ -40,92 +41,190 @@ vision::PatchShape shape_of(const MediaInfo& model) {
   return {.channels = 3, .temporal = model.temporal_patch_size, .patch = model.patch_size, .merge = model.merge_size};
 }
 
-constexpr std::int64_t least_memory = std::int64_t{1} << 30;
+// Text of data: URLs that is decoded on the caller's thread, of one URL and of a request's: some milliseconds.
+constexpr std::size_t inline_url = std::size_t{4} << 20, inline_urls = std::size_t{8} << 20;
+constexpr int local_threads = 2;
+
+// A small picture that takes longer begins anew among the large ones: pictures of few bytes and pixels can be made slow.
+constexpr std::chrono::seconds small_time{1};
+
+const char* const small_kind = "small";
+const char* const large_kind = "large";
+
+// Thrown out of a decoder: the picture is not a small one.
+struct TooLargeForSmall {};
+
+using Clock = std::chrono::steady_clock;
 
 // Values whose bytes go back when nobody holds them any more.
 struct Held {
-  Held(std::vector<float> given, std::shared_ptr<MemoryBudget> from)
-      : values(std::move(given)), budget(std::move(from)), bytes(std::ssize(values) * std::int64_t{sizeof(float)}) {}
-  ~Held() { budget->give_back(bytes); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
   std::vector<float> values;
-  std::shared_ptr<MemoryBudget> budget;
-  std::int64_t bytes;
+  Share share;
 };
 
-// What was taken for values that are not there yet.
-class Reservation {
+Prepared hold(vision::Pixels pixels, Share share) {
+  Prepared out;
+  out.timestamps = std::move(pixels.timestamps);
+  share.shrink_to(std::ssize(pixels.values) * static_cast<std::int64_t>(sizeof(float)));
+  const auto held = std::make_shared<const Held>(Held{std::move(pixels.values), std::move(share)});
+  out.media = {.kind = pixels.video ? Media::Kind::video : Media::Kind::image,
+               .t = pixels.grid.t,
+               .h = pixels.grid.h,
+               .w = pixels.grid.w,
+               .pixels = std::shared_ptr<const std::vector<float>>(held, &held->values),
+               .features = nullptr,
+               .key = {}};
+  return out;
+}
+
+// A decoder's memory and time.
+class Decoding {
  public:
-  Reservation(MemoryBudget& budget, std::int64_t values) : budget_(budget), values_(values) {}
-  ~Reservation() { budget_.give_back(values_ * static_cast<std::int64_t>(sizeof(float))); }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-  // They are there; whoever holds them gives them back.
-  void spend(std::int64_t values) { values_ -= values; }
+  Decoding(DecodeMemory& memory, double seconds, bool large, std::function<void()> keep_on)
+      : memory_(memory), seconds_(seconds), large_(large), keep_on_(std::move(keep_on)) {
+    control_.check = [this] { check(); };
+    control_.reserve = [this](std::int64_t bytes) { reserve(bytes); };
+  }
+  ~Decoding() { memory_.give_back(bytes_); }
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
+
+  const vision::DecodeControl& control() const { return control_; }
 
  private:
-  MemoryBudget& budget_;
-  std::int64_t values_;
+  void check() const {
+    keep_on_();
+    const auto time = Clock::now() - begin_;
+    if (!large_ && time > small_time) throw TooLargeForSmall();
+    if (std::chrono::duration<double>(time).count() > seconds_) {
+      fail("decoding takes longer than {} seconds; make it smaller or shorter, or raise --media-decode-timeout",
+           seconds_);
+    }
+  }
+  void reserve(std::int64_t bytes) {
+    if (!large_ && bytes > memory_.small()) throw TooLargeForSmall();
+    if (bytes <= bytes_) return;
+    memory_.give_back(std::exchange(bytes_, 0));  // who waits holds nothing
+    const auto before = Clock::now();
+    memory_.take(bytes, keep_on_);
+    bytes_ = bytes;
+    begin_ += Clock::now() - before;
+  }
+
+  DecodeMemory& memory_;
+  double seconds_;
+  bool large_;
+  std::function<void()> keep_on_;
+  vision::DecodeControl control_;
+  Clock::time_point begin_ = Clock::now();
+  std::int64_t bytes_ = 0;
 };
+
+[[noreturn]] void nobody_waits() { throw Error(ErrorKind::internal, "nobody waits for it any more"); }
+
+// What went wrong now, under the picture's name.
+[[noreturn]] void rethrow_at(const std::string& path) try { throw; } catch (const MediaMemoryError& error) {
+  throw MediaMemoryError(fmt::format("{}: {}", path, error.what()));
+} catch (const Error& error) {
+  throw Error(error.kind(), fmt::format("{}: {}", path, error.what()));
+} catch (const std::bad_alloc&) {
+  throw MediaMemoryError(fmt::format("{}: out of memory", path));
+}
 
 }  // namespace
 
-bool MemoryBudget::take(std::int64_t bytes) {
-  std::int64_t used = used_;
-  do {
-    if (bytes > limit_ - used) return false;
-  } while (!used_.compare_exchange_weak(used, used + bytes));
-  return true;
-}
-
-MediaLoader::MediaLoader(const MediaOptions& options) : options_(options) {
-  if (options_.memory_bytes == 0) options_.memory_bytes = std::max(total_memory_bytes() / 4, least_memory);
-  budget_ = std::make_shared<MemoryBudget>(options_.memory_bytes);
-  const int threads = options_.threads > 0 ? options_.threads
-                                           : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-}
+MediaLoader::MediaLoader(const MediaOptions& options)
+    : options_(with_machine_defaults(options)),
+      budget_(std::make_shared<MemoryBudget>(options_.memory_bytes)),
+      decode_memory_(options_.decode_memory_bytes),
+      local_(local_threads, [](const std::string&) { return local_threads; }),
+      web_(options_.fetches, [this](const std::string&) { return options_.fetches_per_host; }),
+      decode_(options_.threads + 1, [this](const std::string& kind) {
+        return kind == large_kind ? options_.threads : options_.threads + 1;
+      }) {}
 
 void MediaLoader::stop() {
-  std::deque<std::shared_ptr<Job>> dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    dropped.swap(jobs_);
-  }
-  wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  stopping_ = true;
+  local_.stop();
+  web_.stop();
+  decode_.stop();
+  std::unordered_set<std::shared_ptr<Job>> dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(jobs_);
+  for (const auto& job : dropped) job->done_ = nullptr;  // it may hold the job
+}
+
+std::size_t MediaLoader::open() const {
+  const std::lock_guard lock(mutex_);
+  return jobs_.size();
 }
 
 std::size_t MediaLoader::waiting() const {
   const std::lock_guard lock(mutex_);
-  return open_;
+  return jobs_.size() - decoding_jobs_;
 }
 
 std::shared_ptr<MediaLoader::Job> MediaLoader::load(std::vector<Reference> references, const MediaInfo& model,
-                                                    std::int64_t most_tokens, Done done) {
+                                                    std::int64_t most_tokens, Done done, std::int64_t others_waiting) {
   auto job = std::make_shared<Job>();
   job->references_ = std::move(references);
   job->model_ = model;
   job->most_tokens_ = most_tokens;
   job->done_ = std::move(done);
-  job->prepared_.resize(job->references_.size());
-  job->problems_.resize(job->references_.size());
+  const std::size_t count = job->references_.size();
+  job->prepared_.resize(count);
+  job->problems_.resize(count);
+  job->failed_at_ = count;
+  // What costs little is looked at now: with all of it in the cache, the job waits for nothing.
+  std::vector<std::shared_ptr<Source>> sources(count);
+  std::vector<bool> over(count, false);
+  std::size_t text = 0;
+  for (std::size_t i = 0; i < count && job->failed_at_ == count; ++i) {
+    const std::string& url = job->references_[i].url;
+    if (!vision::is_data_url(url) || url.size() > inline_url || text + url.size() > inline_urls) continue;
+    text += url.size();
+    try {
+      try {
+        sources[i] = std::make_shared<Source>(read(*job, i));
+        over[i] = find_cached(*job, i, *sources[i]);
+      } catch (...) {
+        rethrow_at(job->references_[i].path);
+      }
+    } catch (...) {
+      job->problems_[i] = std::current_exception();
+      job->failed_at_ = i;
+    }
+  }
+  const std::size_t end = job->failed_at_;
+  job->left_ =
+      static_cast<std::size_t>(std::count(over.begin(), over.begin() + static_cast<std::ptrdiff_t>(end), false));
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) throw Error(ErrorKind::busy, "pictures are not loaded any more: this is the end");
-    if (static_cast<std::int64_t>(open_) >= options_.most_waiting) {
-      throw Error(ErrorKind::busy, fmt::format("{} requests with pictures wait already; try again later", open_));
+    const auto waiting = static_cast<std::int64_t>(jobs_.size() - decoding_jobs_) + others_waiting;
+    if (job->left_ > 0 && waiting >= options_.most_waiting) {
+      throw Error(ErrorKind::busy, fmt::format("{} requests wait already; try again later", waiting));
     }
-    ++open_;
-    job->queued_ = true;
-    jobs_.push_back(job);
+    jobs_.insert(job);
   }
-  wake_.notify_all();
+  if (job->left_ == 0) {
+    finish(job);
+    return job;
+  }
+  for (std::size_t i = 0; i < end; ++i) {
+    if (over[i]) continue;
+    if (sources[i]) {
+      post_decode(job, i, sources[i], job->references_[i].kind == Media::Kind::video);
+    } else {
+      post_source(job, i);
+    }
+  }
   return job;
+}
+
+void MediaLoader::cancel(const std::shared_ptr<Job>& job) {
+  job->cancelled_ = true;
+  drop(job, 0);
 }
 
 std::vector<Prepared> MediaLoader::load_now(std::vector<Reference> references, const MediaInfo& model,
@@ -146,54 +245,70 @@ std::vector<Prepared> MediaLoader::load_now(std::vector<Reference> references, c
       });
   std::unique_lock lock(mutex);
   while (!changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return over; })) {
-    if (stop && stop()) job->cancel();
+    if (!stop || !stop()) continue;
+    lock.unlock();
+    cancel(job);
+    lock.lock();
   }
   if (problem) std::rethrow_exception(problem);
   return prepared;
 }
 
-void MediaLoader::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
-    if (stopping_) return;
-    const std::shared_ptr<Job> job = jobs_.front();
-    jobs_.pop_front();
-    job->queued_ = false;
-    if (job->next_ == job->references_.size() || job->failed_ || stopped(*job)) {
-      if (job->running_ == 0) finish(job, lock);  // else who runs the last one does
-      continue;
+bool MediaLoader::needless(const Job& job, std::size_t i) const {
+  return stopping_ || job.cancelled_ || i > job.failed_at_;
+}
+
+void MediaLoader::run(const std::shared_ptr<Job>& job, std::size_t i, const std::function<bool()>& step) {
+  bool is_through = true;
+  try {
+    if (!needless(*job, i)) {
+      try {
+        is_through = step();
+      } catch (...) {
+        rethrow_at(job->references_[i].path);
+      }
     }
-    const std::size_t i = job->next_++;
-    ++job->running_;
-    // Behind the others, so that a request with many pictures holds nobody up.
-    if (job->next_ < job->references_.size()) {
-      job->queued_ = true;
-      jobs_.push_back(job);
-      wake_.notify_one();
-    }
-    lock.unlock();
-    std::exception_ptr problem;
-    Prepared prepared;
-    try {
-      prepared = prepare(*job, job->references_[i]);
-    } catch (...) {
-      problem = std::current_exception();
-      job->failed_ = true;
-    }
-    job->references_[i].url = {};  // may be large
-    lock.lock();
-    job->prepared_[i] = std::move(prepared);
-    job->problems_[i] = problem;
-    if (--job->running_ == 0 && !job->queued_) finish(job, lock);
+  } catch (...) {
+    return fail_at(job, i, std::current_exception());
   }
+  if (is_through) through(job, 1);
+}
+
+void MediaLoader::through(const std::shared_ptr<Job>& job, std::size_t count) {
+  {
+    const std::lock_guard lock(mutex_);
+    job->left_ -= count;
+    if (count == 0 || job->left_ > 0) return;
+  }
+  finish(job);
+}
+
+// Pictures before it go on: the first that fails is the same whatever the threads do.
+void MediaLoader::fail_at(const std::shared_ptr<Job>& job, std::size_t i, const std::exception_ptr& problem) {
+  {
+    const std::lock_guard lock(mutex_);
+    job->problems_[i] = problem;
+    if (i < job->failed_at_) job->failed_at_ = i;
+  }
+  drop(job, i + 1);
+  through(job, 1);
+}
+
+void MediaLoader::drop(const std::shared_ptr<Job>& job, std::size_t from) {
+  std::size_t count = 0;
+  for (Lane* lane : {&local_, &web_, &decode_}) count += lane->drop(job.get(), from).size();
+  through(job, count);
 }
 
 // Of a job that is in nobody's hands any more.
-void MediaLoader::finish(const std::shared_ptr<Job>& job, std::unique_lock<std::mutex>& lock) {
-  --open_;
-  lock.unlock();
-  // Pictures begin in their order and run to their end, so the first that fails is the same whatever the threads do.
+void MediaLoader::finish(const std::shared_ptr<Job>& job) {
+  Done done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.erase(job) == 0) return;  // stop() was before
+    done = std::move(job->done_);
+    job->done_ = nullptr;
+  }
   std::exception_ptr problem;
   for (const std::exception_ptr& one : job->problems_) {
     if (one && !problem) problem = one;
@@ -201,38 +316,103 @@ void MediaLoader::finish(const std::shared_ptr<Job>& job, std::unique_lock<std::
   if (job->cancelled_ || (problem == nullptr && stopping_)) {
     problem = std::make_exception_ptr(Error(ErrorKind::internal, "the request was cancelled"));
   }
-  Done done = std::move(job->done_);
   if (!stopping_) done(problem ? std::vector<Prepared>() : std::move(job->prepared_), problem);
-  done = nullptr;
-  lock.lock();
 }
 
-Prepared MediaLoader::prepare(Job& job, const Reference& reference) try {
-  const auto stop = [&] { return stopped(job); };
-  const bool image = reference.kind == Media::Kind::image;
-  const std::int64_t limit = image ? reference.image.limits.bytes : reference.video.limits.bytes;
+void MediaLoader::post_source(const std::shared_ptr<Job>& job, std::size_t i) {
+  const auto step = [this, job, i] {
+    const auto source = std::make_shared<Source>(read(*job, i));
+    if (find_cached(*job, i, *source)) return true;
+    post_decode(job, i, source, job->references_[i].kind == Media::Kind::video);
+    return false;
+  };
+  const std::string host = vision::web_host(job->references_[i].url);
+  (host.empty() ? local_ : web_).post(job.get(), host, i, [this, job, i, step] { run(job, i, step); });
+  if (needless(*job, i)) drop(job, i);
+}
+
+void MediaLoader::post_decode(const std::shared_ptr<Job>& job, std::size_t i, const std::shared_ptr<Source>& source,
+                              bool large) {
+  const auto step = [this, job, i, source, large] {
+    {
+      const std::lock_guard lock(mutex_);
+      if (job->decoding_++ == 0) ++decoding_jobs_;
+    }
+    ++decodings_;
+    bool is_through = true;
+    std::exception_ptr problem;
+    try {
+      decode(*job, i, *source, large);
+    } catch (const TooLargeForSmall&) {
+      is_through = false;
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      if (--job->decoding_ == 0) --decoding_jobs_;
+    }
+    if (problem) std::rethrow_exception(problem);
+    if (is_through) {
+      *source = {};  // before done() hears of it
+    } else {
+      post_decode(job, i, source, true);
+    }
+    return is_through;
+  };
+  decode_.post(job.get(), large ? large_kind : small_kind, i, [this, job, i, step] { run(job, i, step); });
+  if (needless(*job, i)) drop(job, i);
+}
+
+MediaLoader::Source MediaLoader::read(Job& job, std::size_t i) {
+  Reference& reference = job.references_[i];
+  const std::int64_t limit =
+      reference.kind == Media::Kind::image ? reference.image.limits.bytes : reference.video.limits.bytes;
+  Source source;
+  source.share = Share(budget_, 0);
   vision::SourceOptions sources = options_.sources;
-  sources.fetch.stop = stop;
-  const std::vector<std::byte> bytes = vision::load_source(reference.url, sources, limit);
-  if (stop()) throw Error(ErrorKind::internal, "nobody waits for it any more");
-  const std::string key = hex_sha256(bytes) + " " + options_key(reference, shape_of(job.model_));
-  Prepared prepared;
-  if (find(key, prepared)) {
-    const Media& media = prepared.media;
-    admit(job, {media.t, media.h, media.w}, 0);
-    return prepared;
-  }
-  prepared = image ? prepare_image(job, reference, bytes) : prepare_video(job, reference, bytes);
-  prepared.media.key = key;
-  keep(key, prepared);
-  return prepared;
-} catch (const Error& error) {
-  throw Error(error.kind(), fmt::format("{}: {}", reference.path, error.what()));
-} catch (const std::bad_alloc&) {
-  throw Error(ErrorKind::busy, fmt::format("{}: out of memory", reference.path));
+  sources.fetch.stop = [&] { return needless(job, i); };
+  // Of all sources: before a file or the text of a URL is read, and as bytes come from the web.
+  sources.received = [&](std::int64_t bytes) {
+    if (bytes <= source.share.bytes()) return;
+    make_room(bytes - source.share.bytes());
+    source.share.add(bytes - source.share.bytes());
+  };
+  source.bytes = vision::load_source(reference.url, sources, limit);
+  source.share.shrink_to(std::ssize(source.bytes));
+  source.key = hex_sha256(source.bytes) + " " + options_key(reference, shape_of(job.model_));
+  reference.url = {};  // may be large
+  return source;
 }
 
-void MediaLoader::admit(Job& job, const vision::Grid& grid, std::int64_t values) {
+bool MediaLoader::find_cached(Job& job, std::size_t i, const Source& source) {
+  if (!find(source.key, job.prepared_[i])) return false;
+  const Media& media = job.prepared_[i].media;
+  admit(job, {media.t, media.h, media.w}, 0);
+  return true;
+}
+
+void MediaLoader::decode(Job& job, std::size_t i, const Source& source, bool large) {
+  // Another one may have been decoding the same.
+  if (find_cached(job, i, source)) return;
+  const Reference& reference = job.references_[i];
+  Decoding decoding(decode_memory_, options_.decode_seconds, large, [&] {
+    if (needless(job, i)) nobody_waits();
+  });
+  Prepared prepared = reference.kind == Media::Kind::image ? prepare_image(job, reference, source, decoding.control())
+                                                           : prepare_video(job, reference, source, decoding.control());
+  prepared.media.key = source.key;
+  keep(source.key, prepared);
+  job.prepared_[i] = std::move(prepared);
+}
+
+void MediaLoader::make_room(std::int64_t bytes) {
+  while (!budget_->take(bytes)) {
+    if (!forget_one()) throw MediaMemoryError("pictures of other requests hold the memory for them; try again later");
+  }
+}
+
+Share MediaLoader::admit(Job& job, const vision::Grid& grid, std::int64_t values) {
   const MediaInfo& model = job.model_;
   const std::int64_t together = std::min<std::int64_t>(grid.t, model.segment_groups) * grid.h * grid.w;
   if (together > model.max_patches) {
@@ -250,56 +430,30 @@ void MediaLoader::admit(Job& job, const vision::Grid& grid, std::int64_t values)
   if (bytes > budget_->limit()) {
     fail("needs {} bytes, more than the {} for all pictures (--media-memory-bytes)", bytes, budget_->limit());
   }
-  while (!budget_->take(bytes)) {
-    if (!forget_one()) {
-      throw Error(ErrorKind::busy, "pictures of other requests hold the memory for them; try again later");
-    }
-  }
+  make_room(bytes);
+  return {budget_, bytes};
 }
 
-// `budget_` has the bytes of pixels.values taken already.
-Prepared MediaLoader::hold(vision::Pixels pixels) {
-  Prepared out;
-  out.timestamps = std::move(pixels.timestamps);
-  const auto held = std::make_shared<const Held>(std::move(pixels.values), budget_);
-  out.media = {.kind = pixels.video ? Media::Kind::video : Media::Kind::image,
-               .t = pixels.grid.t,
-               .h = pixels.grid.h,
-               .w = pixels.grid.w,
-               .pixels = std::shared_ptr<const std::vector<float>>(held, &held->values),
-               .features = nullptr,
-               .key = {}};
-  return out;
-}
-
-Prepared MediaLoader::prepare_image(Job& job, const Reference& reference, std::span<const std::byte> bytes) {
+Prepared MediaLoader::prepare_image(Job& job, const Reference& reference, const Source& source,
+                                    const vision::DecodeControl& control) {
   vision::ImageOptions options = reference.image;
   options.shape = shape_of(job.model_);
-  const vision::DecodedImage image = vision::decode_image(bytes, options.limits);
+  const vision::DecodedImage image = vision::decode_image(source.bytes, options.limits, control);
   const vision::Size size =
       vision::resized_size({image.picture.width, image.picture.height}, options.size, options.shape);
   const vision::Grid grid = vision::grid_of(size, 1, options.shape);
-  const std::int64_t values = grid.patches() * options.shape.values();
-  admit(job, grid, values);
-  Reservation reservation(*budget_, values);
-  vision::Pixels pixels = vision::image_pixels(image.picture, options);
-  reservation.spend(std::ssize(pixels.values));
-  return hold(std::move(pixels));
+  Share share = admit(job, grid, grid.patches() * options.shape.values());
+  return hold(vision::image_pixels(image.picture, options), std::move(share));
 }
 
-Prepared MediaLoader::prepare_video(Job& job, const Reference& reference, std::span<const std::byte> bytes) {
+Prepared MediaLoader::prepare_video(Job& job, const Reference& reference, const Source& source,
+                                    const vision::DecodeControl& control) {
   vision::VideoOptions options = reference.video;
   options.shape = shape_of(job.model_);
-  vision::VideoReader reader(bytes, options.limits);
+  vision::VideoReader reader(source.bytes, options.limits, control);
   const vision::VideoPlan plan = vision::plan_video(reader, options);
-  const std::int64_t values = plan.grid.patches() * options.shape.values();
-  admit(job, plan.grid, values);
-  Reservation reservation(*budget_, values);
-  vision::Pixels pixels = vision::video_pixels(reader, plan, options, [&] {
-    if (stopped(job)) throw Error(ErrorKind::internal, "nobody waits for it any more");
-  });
-  reservation.spend(std::ssize(pixels.values));
-  return hold(std::move(pixels));
+  Share share = admit(job, plan.grid, plan.grid.patches() * options.shape.values());
+  return hold(vision::video_pixels(reader, plan, options), std::move(share));
 }
 
 bool MediaLoader::find(const std::string& key, Prepared& out) {

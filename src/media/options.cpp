@@ -4,8 +4,10 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <thread>
 
 #include "src/base/error.h"
+#include "src/base/memory_size.h"
 #include "src/chat/request_fields.h"
 #include "src/chat/template/json.h"
 #include "src/media/members.h"
@@ -24,7 +26,11 @@ template <typename Integer>
 std::optional<Integer> integer(const Value& object, const std::string& path, const char* name) {
   const Value* value = member(object, name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is(Kind::integer)) fail("{}{}: expected a whole number, found {}", path, name, chat::json_type(*value));
+  if (!value->is(Kind::integer)) {
+    const bool number = value->is(Kind::floating);
+    fail("{}{}: expected a whole number, found {}", path, name,
+         number ? fmt::format("{}", value->as_double()) : std::string(chat::json_type(*value)));
+  }
   const std::int64_t number = value->as_int();
   if (number < 1 || number > std::numeric_limits<Integer>::max()) fail("{}{}: {} is out of range", path, name, number);
   return static_cast<Integer>(number);
@@ -78,6 +84,9 @@ Sizing read_members(const Value& object, const std::string& path) {
   if (!out.detail.empty() && out.detail != "low" && out.detail != "high" && out.detail != "default") {
     fail("{}detail: unknown '{}'; known are low, high, default and auto", path, shortened(out.detail));
   }
+  for (const std::string_view name : known) {
+    if (member(object, name) != nullptr) out.said.emplace(name, fmt::format("{}{}", path, name));
+  }
   return out;
 }
 
@@ -96,7 +105,34 @@ void check_rule(const Sizing& sizing, const std::string& path) {
   }
 }
 
-void apply_size(const Sizing& sizing, const std::string& path, bool video, vision::SizeOptions& size) {
+std::string where(const Sizing& sizing, const char* name) {
+  const auto found = sizing.said.find(name);
+  return found == sizing.said.end() ? name : found->second;
+}
+
+// What was said is to blame, not what it does not go with.
+void check_bounds(const Sizing& sizing, const vision::SizeOptions& size) {
+  const auto check_area = [&](const char* name, const std::optional<std::int64_t>& pixels) {
+    if (!pixels || *pixels <= vision::largest_area) return;
+    fail("{}: {} is not in [1, {}]", where(sizing, name), *pixels, vision::largest_area);
+  };
+  check_area("min_pixels", sizing.min_pixels);
+  check_area("max_pixels", sizing.max_pixels);
+  if (size.min_pixels > size.max_pixels) {
+    if (sizing.min_pixels) {
+      fail("{}: {} is more than max_pixels {}", where(sizing, "min_pixels"), size.min_pixels, size.max_pixels);
+    }
+    fail("{}: {} is less than min_pixels {}", where(sizing, "max_pixels"), size.max_pixels, size.min_pixels);
+  }
+  try {
+    vision::check_size_options(size);
+  } catch (const Error& error) {
+    const std::string line = error.what();  // "max_long_side_pixel: …"
+    throw Error(error.kind(), where(sizing, "max_long_side_pixel") + line.substr(line.find(':')));
+  }
+}
+
+void apply_size(const Sizing& sizing, bool video, vision::SizeOptions& size) {
   if (sizing.rule) size.rule = *sizing.rule;
   if (sizing.max_long_side) size.rule = SizeRule::long_side;
   if (sizing.min_pixels || sizing.max_pixels) size.rule = SizeRule::area;
@@ -111,11 +147,7 @@ void apply_size(const Sizing& sizing, const std::string& path, bool video, visio
   } else if (sizing.detail == "default" && video) {
     size.max_long_side = detail_default_video;
   }
-  try {
-    vision::check_size_options(size);
-  } catch (const Error& error) {
-    throw Error(error.kind(), path + error.what());
-  }
+  check_bounds(sizing, size);
 }
 
 chat::Value parse_flag(const std::string& json, const std::string& flag) {
@@ -160,6 +192,18 @@ void set_limit(std::string_view kind, std::int64_t count, const std::string& fla
 
 }  // namespace
 
+MediaOptions with_machine_defaults(MediaOptions options) {
+  // The least lets pictures of 12 million pixels through however little there is.
+  constexpr std::int64_t least = std::int64_t{512} << 20;
+  constexpr int most_threads = 8;
+  if (options.memory_bytes == 0) options.memory_bytes = std::max(available_memory_bytes() / 4, least);
+  if (options.decode_memory_bytes == 0) options.decode_memory_bytes = std::max(available_memory_bytes() / 8, least);
+  if (options.threads == 0) {
+    options.threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most_threads);
+  }
+  return options;
+}
+
 Sizing merged(const Sizing& first, const Sizing& more) {
   Sizing out = first;
   // A bound or a word for one rule puts the other rule's bounds aside.
@@ -183,6 +227,7 @@ Sizing merged(const Sizing& first, const Sizing& more) {
   take(out.max_frames, more.max_frames);
   take(out.total_pixels, more.total_pixels);
   if (!more.detail.empty()) out.detail = more.detail;
+  for (const auto& [name, place] : more.said) out.said[name] = place;
   return out;
 }
 
@@ -222,6 +267,7 @@ RequestSizing read_request_sizing(const Value& body) {
       const bool all = count != nullptr && count->is(Kind::integer) && count->as_int() == -1;
       if (!all) frames.max_frames = integer<int>(*video, path + "video.", "num_frames");
       frames.fps = number(*video, path + "video.", "fps");
+      frames.said = {{"max_frames", path + "video.num_frames"}, {"fps", path + "video.fps"}};
       out.videos = merged(out.videos, frames);
     }
   }
@@ -234,8 +280,8 @@ RequestSizing read_request_sizing(const Value& body) {
 void apply_processor_kwargs(const std::string& json, const std::string& flag, MediaOptions& options) try {
   RequestSizing sizing;
   read_processor_kwargs(parse_flag(json, flag), flag + ": ", sizing);
-  apply(sizing.images, flag + ": ", options.image);
-  apply(sizing.videos, flag + ": ", options.video);
+  apply(sizing.images, options.image);
+  apply(sizing.videos, options.video);
 } catch (const Error& error) {
   fail_usage("{}", error.what());
 }
@@ -267,23 +313,27 @@ void apply_limits(const std::vector<std::string>& words, const std::string& flag
   }
 }
 
-void apply(const Sizing& sizing, const std::string& path, vision::ImageOptions& options) {
-  apply_size(sizing, path, false, options.size);
-}
+void apply(const Sizing& sizing, vision::ImageOptions& options) { apply_size(sizing, false, options.size); }
 
-void apply(const Sizing& sizing, const std::string& path, vision::VideoOptions& options) {
-  apply_size(sizing, path, true, options.size);
-  if (sizing.fps) options.sampling.fps = *sizing.fps;
+void apply(const Sizing& sizing, vision::VideoOptions& options) {
+  apply_size(sizing, true, options.size);
+  vision::SamplingOptions& sampling = options.sampling;
+  if (sizing.fps) sampling.fps = *sizing.fps;
   if (sizing.max_frames) {
-    options.sampling.max_frames = *sizing.max_frames;
-    options.sampling.min_frames = std::min(options.sampling.min_frames, *sizing.max_frames);
+    sampling.max_frames = *sizing.max_frames;
+    sampling.min_frames = std::min(sampling.min_frames, *sizing.max_frames);
   }
-  if (sizing.min_frames) options.sampling.min_frames = *sizing.min_frames;
+  if (sizing.min_frames) sampling.min_frames = *sizing.min_frames;
   if (sizing.total_pixels) options.total_pixels = *sizing.total_pixels;
+  if (sizing.min_frames && sampling.min_frames > sampling.max_frames && sampling.max_frames >= 2) {
+    fail("{}: {} is more than max_frames {}", where(sizing, "min_frames"), sampling.min_frames, sampling.max_frames);
+  }
   try {
-    vision::check_sampling_options(options.sampling);
+    vision::check_sampling_options(sampling);
   } catch (const Error& error) {
-    throw Error(error.kind(), path + error.what());
+    const std::string line = error.what();  // "fps: …", "max_frames: …"
+    const std::size_t colon = line.find(':');
+    throw Error(error.kind(), where(sizing, line.substr(0, colon).c_str()) + line.substr(colon));
   }
 }
 

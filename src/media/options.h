@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,11 +21,18 @@ struct MediaOptions {
   // Of one prompt.
   std::int64_t most_images = 200;
   std::int64_t most_videos = 20;
-  int threads = 0;                // that fetch and decode; 0: one a core, 8 at most
-  std::int64_t memory_bytes = 0;  // of prepared values that requests hold; 0: a quarter of the machine's
+  int threads = 0;             // that decode; 0: one a core, 8 at most. One more is kept for small pictures
+  double decode_seconds = 60;  // for a picture or video, waiting for memory left out
+  int fetches = 64;            // from the web, at the same time
+  int fetches_per_host = 8;
+  std::int64_t memory_bytes = 0;  // of files and prepared values that requests hold; 0: a quarter of what is available
   std::int64_t cache_bytes = std::int64_t{256} << 20;  // of these, kept for the next request with the same picture
-  std::int64_t most_waiting = 1024;                    // requests whose pictures wait or are worked on
+  std::int64_t decode_memory_bytes = 0;                // of what is being decoded; 0: an eighth of what is available
+  std::int64_t most_waiting = 1024;                    // requests that wait for their pictures
 };
+
+// With numbers in place of zeros, by this machine and the memory available now.
+MediaOptions with_machine_defaults(MediaOptions options);
 
 // What a request or a part says of it; nothing: as before.
 struct Sizing {
@@ -35,6 +43,8 @@ struct Sizing {
   std::optional<int> min_frames, max_frames;
   std::optional<std::int64_t> total_pixels;
   std::string detail;  // "low", "high", "default", or empty
+  // By its name above, as in requests: where it was said, for errors ("mm_processor_kwargs.max_long_side_pixel").
+  std::map<std::string, std::string> said;
 };
 
 // What `more` says, and where it says nothing, what `first` says.
@@ -64,8 +74,8 @@ void apply_limits(const std::vector<std::string>& words, const std::string& flag
 
 // Bounds without a rule choose the rule that has them. `detail` sets the long side where that rule holds and no bound is
 // given: low 504, high 2016, of videos also default 1008; under the area rule it changes nothing. Errors, which begin
-// with `path`: what no picture could be sized by.
-void apply(const Sizing& sizing, const std::string& path, vision::ImageOptions& options);
-void apply(const Sizing& sizing, const std::string& path, vision::VideoOptions& options);
+// with where it was said: what no picture could be sized by.
+void apply(const Sizing& sizing, vision::ImageOptions& options);
+void apply(const Sizing& sizing, vision::VideoOptions& options);
 
 }  // namespace m3::media

@@ -79,8 +79,8 @@ std::vector<Reference> read_references(const chat::ChatRequest& request, const V
   // Checked where there is no picture too: what a request says is right or wrong, whatever else is in it.
   const RequestSizing sizing = read_request_sizing(body);
   Reference checked;
-  apply(sizing.images, "", checked.image = options.image);
-  apply(sizing.videos, "", checked.video = options.video);
+  apply(sizing.images, checked.image = options.image);
+  apply(sizing.videos, checked.video = options.video);
   check_count(request.media, false, options.most_images);
   check_count(request.media, true, options.most_videos);
   std::vector<Reference> references;
@@ -92,9 +92,9 @@ std::vector<Reference> read_references(const chat::ChatRequest& request, const V
                            .image = options.image,
                            .video = options.video};
     if (part.video) {
-      apply(merged(sizing.videos, found.sizing), part.path + ": ", reference.video);
+      apply(merged(sizing.videos, found.sizing), reference.video);
     } else {
-      apply(merged(sizing.images, found.sizing), part.path + ": ", reference.image);
+      apply(merged(sizing.images, found.sizing), reference.image);
     }
     references.push_back(std::move(reference));
   }

@@ -212,6 +212,9 @@ ChatCall read_chat_call(const Server& server, const Value& body) {
   call.request.prompt_ids = encode_chat(model, call.chat);
   limit.apply(call.request.prompt_ids, call.request);
   check_prompt_length(model, call.request.prompt_ids.size(), "messages");
+  // Nobody reads them any more, and pictures in them are large.
+  call.chat.messages = {};
+  call.chat.media.clear();
   return call;
 }
 

@@ -69,6 +69,18 @@ void read_harmless(Fields& fields) {
   fields.refuse_if_given("prompt_embeds", "not implemented");
 }
 
+// A placeholder stands for a picture's features, and this API has no pictures.
+void check_no_pictures(const Model& model, const std::vector<TokenId>& ids, const std::string& path) {
+  const MediaInfo& media = model.engine->info().media;
+  if (!media.unavailable.empty()) return;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || (ids[i] != media.image_id && ids[i] != media.video_id)) continue;
+    refuse(path, fmt::format("its token {} ({}) is the place of a picture or video, which come with chats alone "
+                             "(/v1/chat/completions)",
+                             i, ids[i]));
+  }
+}
+
 }  // namespace
 
 CompletionCall read_completion_call(const Server& server, const Value& body) {
@@ -112,6 +124,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
     if (prompts[i].empty()) refuse(path, "is empty; at least one token is needed");
     prompt_limit.apply(prompts[i], request);
     check_prompt_length(model, prompts[i].size(), path);
+    check_no_pictures(model, prompts[i], path);
     if (call.echo) call.prompts.push_back(model.engine->decode(prompts[i], false));
     request.prompt_ids = prompts[i];
     call.requests.push_back(request);

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "m3/error.h"
+#include "src/media/media_memory.h"
 #include "src/server/json.h"
 
 namespace m3::server {
@@ -49,6 +50,8 @@ ApiError to_api_error(std::exception_ptr problem) try {
   std::rethrow_exception(std::move(problem));
 } catch (const ApiError& error) {
   return error;
+} catch (const media::MediaMemoryError& error) {
+  return {503, error.what(), param_of(error.what()), "media_memory_full"};
 } catch (const Error& error) {
   const std::string line = error.what();
   switch (error.kind()) {

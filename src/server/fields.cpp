@@ -76,6 +76,11 @@ std::optional<std::int64_t> whole(const Value& value) {
   return static_cast<std::int64_t>(number);
 }
 
+// "a number" would not say what is wrong with 112.5.
+std::string number_or_kind(const Value& value) {
+  return value.is(Kind::floating) ? fmt::format("{}", value.as_double()) : kind_of(value);
+}
+
 }  // namespace
 
 std::optional<std::int64_t> Fields::integer(std::string_view name, std::int64_t low, std::int64_t high) {
@@ -83,7 +88,7 @@ std::optional<std::int64_t> Fields::integer(std::string_view name, std::int64_t 
   if (found == nullptr) return std::nullopt;
   const bool huge = found->is(Kind::big_integer);
   const auto number = whole(*found);
-  if (!number && !huge) refuse(path_of(name), "expected a whole number, found " + kind_of(*found));
+  if (!number && !huge) refuse(path_of(name), "expected a whole number, found " + number_or_kind(*found));
   if (huge || *number < low || *number > high) {
     refuse(path_of(name), fmt::format("{} is out of range; give a whole number from {} to {}",
                                       huge ? shortened(found->digits(), 40) : std::to_string(*number), low, high));

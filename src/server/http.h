@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -29,11 +30,12 @@ enum class ErrorStyle {
 };
 
 struct HttpRequest {
-  std::string method;  // "GET", "POST", ...
-  std::string path;    // as sent, without the query
-  std::string query;   // behind the ?
-  Headers headers;     // names in lower case
-  std::string body;
+  std::string method;                              // "GET", "POST", ...
+  std::string path;                                // as sent, without the query
+  std::string query;                               // behind the ?
+  Headers headers;                                 // names in lower case
+  std::string body;                                // given up once the handler has returned
+  std::shared_ptr<const void> body_share;          // of the memory that bodies may hold
   std::string id;                                  // x-request-id as given, else made here
   std::string client;                              // address
   std::map<std::string, std::string> path_values;  // of {name} segments of the route

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "m3/error.h"
+
 namespace m3::server {
 namespace {
 
@@ -23,14 +25,19 @@ class Loading : public std::enable_shared_from_this<Loading> {
       auto job = server_.media().load(
           std::move(references), info.media, info.max_model_len,
           [self = shared_from_this()](std::vector<media::Prepared> pictures, std::exception_ptr problem) {
-            // Handlers and replies run on workers; this is one of the loader's threads.
+            // Handlers and replies run on workers; this may be one of the loader's threads.
             self->server_.workers().post([self, pictures = std::move(pictures), problem = std::move(problem)] {
               self->finish(pictures, problem);
             });
-          });
-      const std::lock_guard lock(mutex_);
-      job_ = std::move(job);
-      if (cancelled_) job_->cancel();
+          },
+          server_.model().engine->statistics().waiting);
+      bool cancelled = false;
+      {
+        const std::lock_guard lock(mutex_);
+        job_ = job;
+        cancelled = cancelled_;
+      }
+      if (cancelled) server_.media().cancel(job);
     } catch (...) {
       server_.generations().remove(key_);
       throw;
@@ -39,9 +46,13 @@ class Loading : public std::enable_shared_from_this<Loading> {
 
  private:
   void cancel() {
-    const std::lock_guard lock(mutex_);
-    cancelled_ = true;
-    if (job_) job_->cancel();
+    std::shared_ptr<media::MediaLoader::Job> job;
+    {
+      const std::lock_guard lock(mutex_);
+      cancelled_ = true;
+      job = job_;
+    }
+    if (job) server_.media().cancel(job);
   }
 
   void finish(const std::vector<media::Prepared>& pictures, const std::exception_ptr& problem) {
@@ -94,8 +105,12 @@ void with_pictures(Server& server, const std::shared_ptr<Exchange>& exchange, st
 
 void add_pictures(const Model& model, const std::vector<media::Prepared>& pictures, ChatCall& call) {
   if (pictures.empty()) return;
-  call.request.prompt_ids =
-      media::expand_prompt(model.tokenizer, model.engine->info().media, call.request.prompt_ids, pictures);
+  try {
+    call.request.prompt_ids =
+        media::expand_prompt(model.tokenizer, model.engine->info().media, call.request.prompt_ids, pictures);
+  } catch (const Error& error) {
+    throw Error(error.kind(), std::string("messages: ") + error.what());
+  }
   call.request.media = media::media_of(pictures);
   check_prompt_length(model, call.request.prompt_ids.size(), "messages");
 }

@@ -83,12 +83,19 @@ class EngineFamilies {
   }
 };
 
-std::vector<MetricFamily> engine_families(const Engine& engine) {
+std::vector<MetricFamily> engine_families(const Engine& engine, const Metrics::Pictures& pictures) {
   const Statistics now = engine.statistics();
   const ModelInfo& info = engine.info();
   EngineFamilies out;
   out.gauge("num_requests_running", "Requests that the engine computes", static_cast<double>(now.running));
-  out.gauge("num_requests_waiting", "Requests that wait for a place", static_cast<double>(now.waiting));
+  out.gauge("num_requests_waiting", "Requests that wait for a place, or for their pictures",
+            static_cast<double>(now.waiting) + static_cast<double>(pictures.waiting));
+  out.gauge("media_requests_waiting", "Of these, those that wait for their pictures",
+            static_cast<double>(pictures.waiting));
+  out.gauge("media_memory_bytes", "Held by pictures and videos of requests, the cached ones included",
+            static_cast<double>(pictures.held_bytes));
+  out.gauge("media_decode_memory_bytes", "Planned for the pictures and videos that are being decoded",
+            static_cast<double>(pictures.decoding_bytes));
   const double pages = std::max<double>(1, static_cast<double>(now.pages_total));
   out.gauge("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1",
             static_cast<double>(now.pages_used) / pages);
@@ -235,9 +242,9 @@ void Metrics::Timer::event(const Event& event, Clock::time_point now) {
   if (count > 1) state.per_token.Observe(seconds(now - sample.first) / static_cast<double>(count - 1));
 }
 
-std::string Metrics::text(const std::string& model_name, const Engine* engine) const {
+std::string Metrics::text(const std::string& model_name, const Engine* engine, const Pictures& pictures) const {
   std::vector<MetricFamily> ours = state_->registry.Collect();
-  if (engine != nullptr) std::ranges::move(engine_families(*engine), std::back_inserter(ours));
+  if (engine != nullptr) std::ranges::move(engine_families(*engine, pictures), std::back_inserter(ours));
   for (MetricFamily& one : ours) {
     for (ClientMetric& metric : one.metric) {
       metric.label.insert(metric.label.begin(), {{"model_name", model_name}, {"engine", "0"}});

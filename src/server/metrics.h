@@ -37,8 +37,14 @@ class Metrics {
     std::int64_t longest_ = 0;  // tokens of a finished one
   };
 
+  // Of requests whose pictures are on their way.
+  struct Pictures {
+    std::size_t waiting = 0;          // requests
+    std::int64_t held_bytes = 0;      // of files and values
+    std::int64_t decoding_bytes = 0;  // of what is being decoded
+  };
   // Prometheus' text format. `engine`: nothing while the model loads.
-  std::string text(const std::string& model_name, const Engine* engine) const;
+  std::string text(const std::string& model_name, const Engine* engine, const Pictures& pictures) const;
 
  private:
   struct State;

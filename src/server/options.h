@@ -28,6 +28,7 @@ struct ServerOptions {
 
   // Bounds on what one client can take.
   std::size_t body_limit = std::size_t{64} << 20;
+  std::size_t body_memory = 0;  // bytes of all bodies that are held; 0: an eighth of what is available at start
   std::size_t header_limit = std::size_t{64} << 10;  // bytes of a request's head
   std::size_t header_count_limit = 256;
   std::size_t queue_limit = std::size_t{8} << 20;  // bytes of a reply that may wait for its reader

@@ -173,7 +173,7 @@ class ResponseWriter : public ReplyWriter {
     if (!reasoning.empty()) set_member(message, "reasoning_content", text_value(reasoning));
     if (!calls.empty()) set_member(message, "tool_calls", list_value(std::move(calls)));
     stored.messages.push_back(dict_value(std::move(message)));
-    store_->put(id_, std::move(stored), exchange_->request().body.size());
+    store_->put(id_, std::move(stored), given_.body_bytes);
   }
 };
 
@@ -273,10 +273,12 @@ class StreamedResponse final : public ResponseWriter {
 void create(Server& server, const std::shared_ptr<ResponseStore>& store, const std::shared_ptr<Exchange>& exchange) {
   ResponsesRequest given =
       read_responses_request(parse_body(exchange->request()), *store, server.options().allow_unknown_fields);
+  given.body_bytes = exchange->request().body.size();
   const FieldNames names = given.names;
   try {
     const auto call = std::make_shared<ChatCall>(read_chat_call(server, given.chat_body));
     auto pictures = std::move(call->pictures);
+    given.chat_body = {};  // it was read, and pictures in it are large
     const auto asked = std::make_shared<ResponsesRequest>(std::move(given));
     const auto generate = [&server, store, exchange, call, asked](const std::vector<media::Prepared>& prepared) {
       add_pictures(server.model(), prepared, *call);

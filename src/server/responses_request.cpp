@@ -53,11 +53,12 @@ Value read_content(const Value& content, const std::string& path) {
     } else if (type == "input_image") {
       fields.refuse_if_given("file_id", "files are not stored here; give image_url");
       Dict image;
-      set_member(image, "url", text_value(required_string(fields, "image_url")));
+      set_member(image, "type", text_value("image_url"));
+      set_member(image, "image_url", text_value(required_string(fields, "image_url")));
       if (const Value* detail = fields.value("detail")) set_member(image, "detail", *detail);
-      parts.push_back(dict_value({{"type", text_value("image_url")}, {"image_url", dict_value(std::move(image))}}));
+      parts.push_back(dict_value(std::move(image)));
     } else if (type == "input_video") {  // beyond OpenAI's own
-      const Value video = dict_value({{"url", text_value(required_string(fields, "video_url"))}});
+      const Value video = text_value(required_string(fields, "video_url"));
       parts.push_back(dict_value({{"type", text_value("video_url")}, {"video_url", video}}));
     } else {
       refuse(part_path + ".type",

@@ -20,6 +20,7 @@ struct ResponsesRequest {
   chat::Value chat_body;
   FieldNames names;
   std::vector<chat::Value> messages;  // of the conversation, without the instructions
+  std::size_t body_bytes = 0;         // of the request, which the caller fills in
   bool stream = false;
   bool store = true;
   bool encrypted_reasoning = false;  // reasoning items carry their text for clients that keep no content

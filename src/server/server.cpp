@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "src/base/error.h"
+#include "src/base/memory_size.h"
 #include "src/chat/messages.h"
 #include "src/chat/template/json.h"
 #include "src/server/api_keys.h"
@@ -35,12 +36,19 @@ chat::Value read_template_defaults(const std::string& text) {
   return value;
 }
 
+ServerOptions with_body_memory(ServerOptions options) {
+  if (options.body_memory > 0) return options;
+  const auto share = static_cast<std::size_t>(available_memory_bytes() / 8);
+  options.body_memory = std::max(share, 4 * options.body_limit);
+  return options;
+}
+
 bool any(const std::vector<std::string>& words) { return std::ranges::find(words, "*") != words.end(); }
 
 }  // namespace
 
 Server::Server(ServerOptions options, Loader loader)
-    : options_(std::move(options)),
+    : options_(with_body_memory(std::move(options))),
       log_(options_.log_json, options_.log_level),
       template_defaults_(read_template_defaults(options_.default_template_arguments)),
       metrics_(options_.vllm_metric_names),
@@ -247,6 +255,9 @@ void Server::dispatch(const std::shared_ptr<Exchange>& exchange) {
     } catch (...) {
       exchange->send(error_reply(to_api_error(std::current_exception()), exchange->request()));
     }
+    // All that is needed of it was read; the reply may take long.
+    exchange->request().body = {};
+    exchange->request().body_share = nullptr;
   };
   if (route->at_once) return handle();
   workers_.post(handle);

@@ -38,6 +38,9 @@ ApiError problem_of(const ErrorCode& error, std::size_t body_limit) {
   return {400, fmt::format("this is not an HTTP/1.1 request: {}", error.message())};
 }
 
+// A body that is taken however much others hold.
+constexpr std::size_t small_body = std::size_t{1} << 20;
+
 // How often a client that has said all is asked whether it still reads.
 constexpr Seconds probe_interval{1};
 
@@ -45,6 +48,23 @@ constexpr Seconds probe_interval{1};
 std::string_view probe_bytes(bool begun, bool chunked) {
   if (!begun) return "HTTP/1.1 100 Continue\r\n\r\n";
   return chunked ? "3\r\n:\n\n\r\n" : ":\n\n";
+}
+
+// What is wrong with a head that could be read (RFC 9112, 3.2); empty: nothing.
+template <typename Message>
+std::string head_problem(const Message& message) {
+  const std::string_view target(message.target().data(), message.target().size());
+  if (target.find('#') != std::string_view::npos) return "a request's target has no #";
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    if (target.find_first_of("/?", scheme.size()) == scheme.size() || target.size() == scheme.size()) {
+      return "a request's target without a host";
+    }
+  }
+  const auto hosts = message.count(http::field::host);
+  if (hosts > 1) return "a request has one Host header, not several";
+  if (hosts == 0 && message.version() >= 11) return "an HTTP/1.1 request needs a Host header";
+  return {};
 }
 
 // Of "http://host:port/path?query", as proxies are sent it, or of the path and query alone: these.
@@ -58,6 +78,12 @@ std::string_view origin_form(std::string_view target) {
 }
 
 }  // namespace
+
+bool BodyShare::grow_to(std::size_t bytes) {
+  shared_->body_bytes += bytes - bytes_;
+  bytes_ = bytes;
+  return bytes <= small_body || shared_->body_bytes <= shared_->options.body_memory;
+}
 
 template <typename Stream>
 Session<Stream>::Session(std::shared_ptr<SessionShared> shared, Stream stream)
@@ -240,15 +266,23 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
 }
 
 template <typename Stream>
-asio::awaitable<bool> Session<Stream>::read_body(Parser& parser, const HttpRequest& request) {
+asio::awaitable<bool> Session<Stream>::read_body(Parser& parser, HttpRequest& request) {
   const ServerOptions& options = shared_->options;
   const auto end = after(options.body_timeout);
   parser.eager(true);
+  const auto share = std::make_shared<BodyShare>(shared_);
   while (!parser.is_done()) {
     ErrorCode error;
     if (buffer_.size() > 0) buffer_.consume(parser.put(buffer_.data(), error));
     if (error && error != http::error::need_more) {
       const ApiError problem = problem_of(error, options.body_limit);
+      co_await refuse(request, problem);
+      co_return false;
+    }
+    if (!share->grow_to(parser.get().body().size())) {
+      static_cast<void>(share->grow_to(0));  // the others go on
+      const ApiError problem(503, "the bodies of other requests hold the memory for it; try again later", {},
+                             "body_memory_full");
       co_await refuse(request, problem);
       co_return false;
     }
@@ -259,6 +293,7 @@ asio::awaitable<bool> Session<Stream>::read_body(Parser& parser, const HttpReque
       co_return false;
     }
   }
+  request.body_share = share;
   co_return true;
 }
 
@@ -296,6 +331,11 @@ asio::awaitable<bool> Session<Stream>::one_request() {
   if (request.headers.size() > options.header_count_limit) {
     const ApiError problem(431, fmt::format("more than {} headers", options.header_count_limit));
     co_await refuse(request, problem);
+    co_return false;
+  }
+  if (const std::string problem = head_problem(parser.get()); !problem.empty()) {
+    const ApiError error(400, problem);
+    co_await refuse(request, error);
     co_return false;
   }
   std::optional<HttpReply> refused = shared_->hooks.check_head(request);

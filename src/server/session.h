@@ -27,6 +27,22 @@ struct SessionShared {
   ListenerHooks hooks;
   std::atomic<bool> closing = false;  // no request after the present one
   std::atomic<std::size_t> connections = 0;
+  std::atomic<std::size_t> body_bytes = 0;  // of bodies that are held
+};
+
+// What one body takes of body_bytes, given back at the end.
+class BodyShare {
+ public:
+  explicit BodyShare(std::shared_ptr<SessionShared> shared) : shared_(std::move(shared)) {}
+  ~BodyShare() { shared_->body_bytes -= bytes_; }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  // False: all together hold too much. Small ones always pass: connections bound them.
+  bool grow_to(std::size_t bytes);
+
+ private:
+  std::shared_ptr<SessionShared> shared_;
+  std::size_t bytes_ = 0;
 };
 
 class SessionBase {
@@ -56,7 +72,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   // One request and its reply; whether the connection may go on.
   asio::awaitable<bool> one_request();
   asio::awaitable<bool> read_head(Parser& parser);
-  asio::awaitable<bool> read_body(Parser& parser, const HttpRequest& request);
+  asio::awaitable<bool> read_body(Parser& parser, HttpRequest& request);
   asio::awaitable<bool> reply(const std::shared_ptr<Exchange>& exchange, bool old_version, bool keep);
   // Coroutines take no class by value: g++ 12 destroys such temporaries of a co_await twice.
   // Answers a request, with what is known already or through dispatch(); whether the connection may go on.

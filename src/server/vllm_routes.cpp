@@ -82,7 +82,7 @@ void load(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const Statistics now = server.model().engine->statistics();
   exchange->send({.body = to_text({{"server_load", server.generations().size()},
                                    {"running", now.running},
-                                   {"waiting", now.waiting},
+                                   {"waiting", now.waiting + static_cast<std::int64_t>(server.media().waiting())},
                                    {"pages_used", now.pages_used},
                                    {"pages_total", now.pages_total}})});
 }
@@ -90,7 +90,9 @@ void load(Server& server, const std::shared_ptr<Exchange>& exchange) {
 void metrics(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const bool there = server.state() == Server::State::ready || server.state() == Server::State::draining;
   const Engine* engine = there ? server.model().engine.get() : nullptr;
-  exchange->send({.body = server.metrics().text(there ? server.served_name() : "", engine),
+  const media::MediaLoader& media = server.media();
+  const Metrics::Pictures pictures = {media.waiting(), media.held_bytes(), media.decoding_bytes()};
+  exchange->send({.body = server.metrics().text(there ? server.served_name() : "", engine, pictures),
                   .content_type = "text/plain; version=0.0.4; charset=utf-8"});
 }
 

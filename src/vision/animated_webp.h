@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "src/vision/decode_control.h"
 #include "src/vision/sizing.h"
 
 struct WebPAnimDecoder;
@@ -15,9 +16,9 @@ namespace m3::vision {
 
 class AnimatedWebp {
  public:
-  // `bytes` must outlive this; `pixels` bounds the canvas. A file with a still picture has one frame. Errors (input):
+  // `bytes` must outlive this; `pixels` bounds the canvas; `control` hears of its memory. A file with a still picture has one frame. Errors (input):
   // damaged, cut short, too large.
-  AnimatedWebp(std::span<const std::byte> bytes, std::int64_t pixels);
+  AnimatedWebp(std::span<const std::byte> bytes, std::int64_t pixels, const DecodeControl& control);
 
   const Size& size() const { return size_; }
   int frames() const { return frames_; }

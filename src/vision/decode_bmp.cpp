@@ -28,7 +28,8 @@ struct Mask {
 
 class BmpReader {
  public:
-  BmpReader(std::span<const std::byte> bytes, const ImageLimits& limits) : bytes_(bytes) {
+  BmpReader(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control)
+      : bytes_(bytes), control_(control) {
     read_header(limits);
     if (depth_ <= 8) read_palette();
   }
@@ -38,7 +39,9 @@ class BmpReader {
     image.stored = {width_, height_};
     image.alpha = alpha_.bits != 0;
     image.picture = {width_, height_, {}};
-    if (compression_ == rle8 || compression_ == rle4) {
+    const bool runs = compression_ == rle8 || compression_ == rle4;
+    control_.need((rgb_bytes + (runs ? 1 : 0)) * image.stored.area());
+    if (runs) {
       read_runs(image.picture.rgb);
     } else {
       read_rows(image.picture.rgb);
@@ -132,6 +135,7 @@ class BmpReader {
     if (pixels_at_ > bytes_.size() || bytes_.size() - pixels_at_ < needed) cut_short();
     rgb.resize(std::size_t(width_) * std::size_t(height_) * 3);
     for (int y = 0; y < height_; ++y) {
+      control_.keep_on();
       read_row(bytes_.data() + pixels_at_ + stride * std::size_t(y), rgb.data() + row_at(y));
     }
   }
@@ -208,6 +212,7 @@ class BmpReader {
   }
 
   std::span<const std::byte> bytes_;
+  const DecodeControl& control_;
   std::size_t pixels_at_ = 0, header_ = 0;
   int width_ = 0, height_ = 0, depth_ = 0;
   bool top_down_ = false;
@@ -218,8 +223,8 @@ class BmpReader {
 
 }  // namespace
 
-DecodedImage decode_bmp(std::span<const std::byte> bytes, const ImageLimits& limits) {
-  return BmpReader(bytes, limits).decode();
+DecodedImage decode_bmp(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control) {
+  return BmpReader(bytes, limits, control).decode();
 }
 
 }  // namespace m3::vision

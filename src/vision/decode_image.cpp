@@ -25,18 +25,18 @@ void put_on_white(const std::uint8_t* rgba, std::size_t count, std::uint8_t* rgb
   }
 }
 
-DecodedImage decode_image(std::span<const std::byte> bytes, const ImageLimits& limits) {
+DecodedImage decode_image(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control) {
   if (static_cast<std::int64_t>(bytes.size()) > limits.bytes) {
     fail("{} bytes, more than the {} allowed for a picture", bytes.size(), limits.bytes);
   }
   const MediaType type = media_type(bytes);
   const auto decode = [&]() -> DecodedImage {
     switch (type) {
-      case MediaType::jpeg: return decode_jpeg(bytes, limits);
-      case MediaType::png: return decode_png(bytes, limits);
-      case MediaType::webp: return decode_webp(bytes, limits);
-      case MediaType::gif: return decode_gif(bytes, limits);
-      case MediaType::bmp: return decode_bmp(bytes, limits);
+      case MediaType::jpeg: return decode_jpeg(bytes, limits, control);
+      case MediaType::png: return decode_png(bytes, limits, control);
+      case MediaType::webp: return decode_webp(bytes, limits, control);
+      case MediaType::gif: return decode_gif(bytes, limits, control);
+      case MediaType::bmp: return decode_bmp(bytes, limits, control);
       case MediaType::unknown:
         fail("not a picture: {}; JPEG, PNG, WebP, GIF and BMP are read", describe_unknown(bytes));
       default: fail("not a picture but a video ({}); pass it as one", media_type_name(type));
@@ -44,6 +44,7 @@ DecodedImage decode_image(std::span<const std::byte> bytes, const ImageLimits& l
   };
   DecodedImage image = decode();
   image.type = type;
+  control.keep_on();
   image.picture = turn_upright(std::move(image.picture), image.orientation);
   return image;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "src/vision/decode_control.h"
 #include "src/vision/media_type.h"
 #include "src/vision/patches.h"
 #include "src/vision/sizing.h"
@@ -28,7 +29,8 @@ struct DecodedImage {
 
 // One frame, upright, 8-bit RGB on white; 16 bits keep the upper 8; grey, palettes and CMYK become RGB. Errors (input),
 // one line without the source's name: empty, too large, another kind of file, too many pixels, sides beyond 200:1,
-// damaged, cut short.
-DecodedImage decode_image(std::span<const std::byte> bytes, const ImageLimits& limits = {});
+// damaged, cut short; and what `control` throws.
+DecodedImage decode_image(std::span<const std::byte> bytes, const ImageLimits& limits = {},
+                          const DecodeControl& control = no_control);
 
 }  // namespace m3::vision

@@ -7,7 +7,9 @@
 // And this one needs jpeglib.h.
 #include <jerror.h>
 
+#include <algorithm>
 #include <csetjmp>
+#include <exception>
 
 #include "src/base/error.h"
 #include "src/base/function_ref.h"
@@ -24,14 +26,14 @@ constexpr int most_scans = 200;
 // Owns libjpeg's state. Errors leave its functions by longjmp to the latest attempt().
 class JpegReader {
  public:
-  explicit JpegReader(std::span<const std::byte> bytes) {
+  JpegReader(std::span<const std::byte> bytes, const DecodeControl& control) : control_(control) {
     info.err = jpeg_std_error(&errors_);
     info.client_data = this;
     errors_.error_exit = leave;
     errors_.emit_message = warn;
     created_ = attempt([&] { jpeg_create_decompress(&info); });
     if (!created_) refuse();
-    progress_.progress_monitor = count_scans;
+    progress_.progress_monitor = watch;
     info.progress = &progress_;
     const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
     if (!attempt([&] { jpeg_mem_src(&info, data, static_cast<unsigned long>(bytes.size())); })) refuse();
@@ -48,7 +50,10 @@ class JpegReader {
     work();
     return true;
   }
-  [[noreturn]] void refuse() const { fail("JPEG: {}", message_); }
+  [[noreturn]] void refuse() const {
+    if (stopped_) std::rethrow_exception(stopped_);
+    fail("JPEG: {}", message_);
+  }
 
   jpeg_decompress_struct info = {};
 
@@ -76,13 +81,24 @@ class JpegReader {
     }
   }
 
-  static void count_scans(j_common_ptr common) {
+  // Called for each row of blocks of each scan.
+  static void watch(j_common_ptr common) {
     auto* self = static_cast<JpegReader*>(common->client_data);
-    if (self->info.input_scan_number <= most_scans) return;
-    std::snprintf(self->message_, sizeof self->message_, "more than %d scans", most_scans);
+    if (self->info.input_scan_number > most_scans) {
+      std::snprintf(self->message_, sizeof self->message_, "more than %d scans", most_scans);
+      std::longjmp(self->jump_, 1);
+    }
+    try {
+      self->control_.keep_on();
+      return;
+    } catch (...) {
+      self->stopped_ = std::current_exception();
+    }
     std::longjmp(self->jump_, 1);
   }
 
+  const DecodeControl& control_;
+  std::exception_ptr stopped_;
   jpeg_error_mgr errors_ = {};
   jpeg_progress_mgr progress_ = {};
   std::jmp_buf jump_;
@@ -102,10 +118,20 @@ void cmyk_to_rgb(const std::uint8_t* cmyk, int count, std::uint8_t* rgb) {
   }
 }
 
+// A file of several scans is held as coefficients until the last one.
+std::int64_t coefficient_bytes(const jpeg_decompress_struct& info) {
+  if (jpeg_has_multiple_scans(const_cast<j_decompress_ptr>(&info)) == FALSE) return 0;
+  std::int64_t blocks = 0;
+  for (int i = 0; i < info.num_components; ++i) {
+    blocks += std::int64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
+  }
+  return blocks * DCTSIZE2 * static_cast<std::int64_t>(sizeof(JCOEF));
+}
+
 }  // namespace
 
-DecodedImage decode_jpeg(std::span<const std::byte> bytes, const ImageLimits& limits) {
-  JpegReader reader(bytes);
+DecodedImage decode_jpeg(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control) {
+  JpegReader reader(bytes, control);
   jpeg_decompress_struct& info = reader.info;
   const auto read_header = [&] {
     jpeg_save_markers(&info, JPEG_APP0 + 1, 0xffff);
@@ -121,6 +147,8 @@ DecodedImage decode_jpeg(std::span<const std::byte> bytes, const ImageLimits& li
     image.orientation = exif_orientation(block);
     if (image.orientation != 1) break;
   }
+  const std::int64_t turned = image.orientation == 1 ? 0 : rgb_bytes * image.stored.area();
+  control.need(rgb_bytes * image.stored.area() + std::max(coefficient_bytes(info), turned));
 
   const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
   info.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
@@ -128,16 +156,17 @@ DecodedImage decode_jpeg(std::span<const std::byte> bytes, const ImageLimits& li
   image.picture = {image.stored.width, image.stored.height, {}};
   image.picture.rgb.resize(row_bytes * static_cast<std::size_t>(image.stored.height));
   std::vector<std::uint8_t> inks(cmyk ? static_cast<std::size_t>(image.stored.width) * 4 : 0);
-  const auto read_rows = [&] {
-    jpeg_start_decompress(&info);
-    while (info.output_scanline < info.output_height) {
-      std::uint8_t* out = image.picture.rgb.data() + info.output_scanline * row_bytes;
-      JSAMPROW row = cmyk ? inks.data() : out;
-      jpeg_read_scanlines(&info, &row, 1);
-      if (cmyk) cmyk_to_rgb(inks.data(), image.stored.width, out);
-    }
+  if (!reader.attempt([&] { jpeg_start_decompress(&info); })) reader.refuse();
+  const auto read_row = [&] {
+    std::uint8_t* out = image.picture.rgb.data() + info.output_scanline * row_bytes;
+    JSAMPROW row = cmyk ? inks.data() : out;
+    jpeg_read_scanlines(&info, &row, 1);
+    if (cmyk) cmyk_to_rgb(inks.data(), image.stored.width, out);
   };
-  if (!reader.attempt(read_rows)) reader.refuse();
+  while (info.output_scanline < info.output_height) {
+    control.keep_on();
+    if (!reader.attempt(read_row)) reader.refuse();
+  }
   return image;
 }
 

@@ -73,7 +73,7 @@ int orientation_of(const PngReader& reader) {
 
 }  // namespace
 
-DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& limits) {
+DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control) {
   PngReader reader(bytes);
   png_structp png = reader.png;
   if (!reader.attempt([&] { png_read_info(png, reader.info); })) reader.refuse();
@@ -86,6 +86,8 @@ DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& lim
   image.alpha = (png_get_color_type(png, reader.info) & PNG_COLOR_MASK_ALPHA) != 0 ||
                 png_get_valid(png, reader.info, PNG_INFO_tRNS) != 0;
   const bool interlaced = png_get_interlace_type(png, reader.info) != PNG_INTERLACE_NONE;
+  // Orientation may follow the pixels, so turning is always counted.
+  control.need((rgb_bytes + (interlaced ? rgba_bytes : rgb_bytes)) * image.stored.area());
   const auto prepare = [&] {
     png_set_expand(png);    // palettes, small greys and transparent colours
     png_set_strip_16(png);  // the upper 8 bits
@@ -102,16 +104,14 @@ DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& lim
   image.picture.rgb.resize(std::size_t{width} * height * 3);
   // An interlaced file completes its rows in the last of seven passes.
   std::vector<std::uint8_t> rgba(row_bytes * (interlaced ? height : 1));
-  const auto read_rows = [&] {
-    for (int pass = 0; pass < (interlaced ? PNG_INTERLACE_ADAM7_PASSES : 1); ++pass) {
-      for (png_uint_32 y = 0; y < height; ++y) {
-        std::uint8_t* row = rgba.data() + (interlaced ? y * row_bytes : 0);
-        png_read_row(png, row, nullptr);
-        if (!interlaced) put_on_white(row, width, image.picture.rgb.data() + std::size_t{y} * width * 3);
-      }
+  for (int pass = 0; pass < (interlaced ? PNG_INTERLACE_ADAM7_PASSES : 1); ++pass) {
+    for (png_uint_32 y = 0; y < height; ++y) {
+      control.keep_on();
+      std::uint8_t* row = rgba.data() + (interlaced ? y * row_bytes : 0);
+      if (!reader.attempt([&] { png_read_row(png, row, nullptr); })) reader.refuse();
+      if (!interlaced) put_on_white(row, width, image.picture.rgb.data() + std::size_t{y} * width * 3);
     }
-  };
-  if (!reader.attempt(read_rows)) reader.refuse();
+  }
   if (interlaced) put_on_white(rgba.data(), std::size_t{width} * height, image.picture.rgb.data());
   // Orientation may follow the pixels; a file without its end is cut short.
   if (!reader.attempt([&] { png_read_end(png, reader.info); })) reader.refuse();

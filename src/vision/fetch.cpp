@@ -42,6 +42,8 @@ bool is_redirect(unsigned status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
+bool is_interim(unsigned status) { return status / 100 == 1 && status != 101; }
+
 bool is_public(const asio::ip::address& address) {
   return address.is_v4() ? is_public_v4(address.to_v4().to_bytes()) : is_public_v6(address.to_v6().to_bytes());
 }
@@ -65,7 +67,7 @@ asio::awaitable<std::vector<tcp::endpoint>> look_up(const WebUrl& url, const Fet
 }
 
 template <typename Stream>
-asio::awaitable<Reply> exchange(Stream& stream, const WebUrl& url, std::int64_t limit) {
+asio::awaitable<Reply> exchange(Stream& stream, const WebUrl& url, const FetchOptions& options, std::int64_t limit) {
   http::request<http::empty_body> request(http::verb::get, url.target, 11);
   const bool v6 = url.host.find(':') != std::string::npos;
   const bool usual = url.port == (url.secure ? 443 : 80);
@@ -78,11 +80,16 @@ asio::awaitable<Reply> exchange(Stream& stream, const WebUrl& url, std::int64_t 
   co_await http::async_write(stream, request, use_awaitable);
 
   boost::beast::flat_buffer buffer;
-  http::response_parser<http::string_body> parser;
-  parser.header_limit(1 << 16);
-  parser.body_limit(static_cast<std::uint64_t>(limit));
   boost::system::error_code error;
-  co_await http::async_read_header(stream, buffer, parser, asio::redirect_error(use_awaitable, error));
+  // Any number of interim replies (100, 103) may come before the one that counts; 101 is none.
+  std::optional<http::response_parser<http::string_body>> last;
+  do {
+    last.emplace();
+    last->header_limit(1 << 16);
+    last->body_limit(static_cast<std::uint64_t>(limit));
+    co_await http::async_read_header(stream, buffer, *last, asio::redirect_error(use_awaitable, error));
+  } while (!error && is_interim(last->get().result_int()));
+  auto& parser = *last;
   Reply reply;
   if (!error) {
     reply.status = parser.get().result_int();
@@ -91,7 +98,10 @@ asio::awaitable<Reply> exchange(Stream& stream, const WebUrl& url, std::int64_t 
     if (reply.status != 200) fail("the server of {} answers with status {}", url.host, reply.status);
     const auto coding = parser.get()[http::field::content_encoding];
     if (!coding.empty() && coding != "identity") fail("the server of {} sends it compressed", url.host);
-    co_await http::async_read(stream, buffer, parser, asio::redirect_error(use_awaitable, error));
+    while (!error && !parser.is_done()) {
+      co_await http::async_read_some(stream, buffer, parser, asio::redirect_error(use_awaitable, error));
+      if (options.received) options.received(static_cast<std::int64_t>(parser.get().body().size()));
+    }
   }
   if (error == http::error::body_limit) fail("more than the {} bytes allowed", limit);
   // Many servers close without TLS's own goodbye; a length that was announced is checked by the parser.
@@ -108,7 +118,7 @@ asio::awaitable<Reply> get(const WebUrl& url, const FetchOptions& options, std::
   boost::system::error_code error;
   co_await asio::async_connect(socket, endpoints, asio::redirect_error(use_awaitable, error));
   if (error) fail("the host {} cannot be reached ({})", host_and_port(url), error.message());
-  if (!url.secure) co_return co_await exchange(socket, url, limit);
+  if (!url.secure) co_return co_await exchange(socket, url, options, limit);
 
   asio::ssl::context context(asio::ssl::context::tls_client);
   context.set_default_verify_paths();
@@ -118,7 +128,7 @@ asio::awaitable<Reply> get(const WebUrl& url, const FetchOptions& options, std::
   SSL_set_tlsext_host_name(stream.native_handle(), url.host.c_str());
   co_await stream.async_handshake(asio::ssl::stream_base::client, asio::redirect_error(use_awaitable, error));
   if (error) fail("no trusted connection to {} ({})", url.host, error.message());
-  co_return co_await exchange(stream, url, limit);
+  co_return co_await exchange(stream, url, options, limit);
 }
 
 asio::awaitable<std::string> follow(std::string first, FetchOptions options, std::int64_t limit) {

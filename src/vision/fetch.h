@@ -20,6 +20,8 @@ struct FetchOptions {
   double seconds = 20;  // for everything, redirects included
   int redirects = 5;
   std::function<bool()> stop;  // polled some times a second; true ends it with an error
+  // Called with the bytes that have come, as they come; what it throws ends the fetch.
+  std::function<void(std::int64_t)> received;
 };
 
 // The body of a GET. Certificates are verified. The address that was checked is the one connected to. Errors (input),
@@ -37,6 +39,11 @@ struct WebUrl {
 WebUrl parse_web_url(std::string_view url);
 // `location` of a redirect, which may be relative, seen from `from`.
 WebUrl resolve_redirect(const WebUrl& from, std::string_view location);
+
+// A word of FetchOptions::domains or ::private_hosts as they are compared: lower case, no brackets. Errors (input), what
+// to write instead: nothing that a URL's host, or host and port, could be equal to.
+std::string check_domain(const std::string& word);
+std::string check_private_host(const std::string& word);
 
 bool domain_allowed(std::string_view host, const std::vector<std::string>& domains);
 

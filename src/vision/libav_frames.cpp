@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <thread>
 
@@ -82,10 +83,65 @@ bool matroska_cut_short(std::span<const std::byte> bytes) {
   return false;
 }
 
+// Whether a GIF's blocks end within one. What lies behind the end mark is not looked at, and the mark itself may lack, as
+// in many files.
+bool gif_cut_short(std::span<const std::byte> bytes) {
+  std::size_t at = 0;
+  const auto skip = [&](std::size_t count) {
+    const bool there = count <= bytes.size() - at;
+    at = there ? at + count : bytes.size();
+    return there;
+  };
+  const auto byte = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };
+  const auto colours = [&](std::size_t flags) { return (flags & 0x80) == 0 ? 0 : std::size_t{3} << ((flags & 7) + 1); };
+  const auto skip_blocks = [&] {
+    while (at < bytes.size()) {
+      const std::size_t size = byte(at);
+      if (!skip(1 + size)) return false;
+      if (size == 0) return true;
+    }
+    return false;
+  };
+  constexpr std::size_t head = 13, extension = 0x21, image = 0x2c;
+  if (!skip(head) || !skip(colours(byte(10)))) return true;
+  while (at < bytes.size()) {
+    const std::size_t kind = byte(at);
+    if (kind == extension) {
+      if (!skip(2) || !skip_blocks()) return true;
+    } else if (kind == image) {
+      const std::size_t begin = at;
+      if (!skip(10) || !skip(colours(byte(begin + 9))) || !skip(1) || !skip_blocks()) return true;
+    } else {
+      return false;
+    }
+  }
+  return false;
+}
+
+int decoder_threads() {
+#if defined(__SANITIZE_THREAD__)
+  return 1;  // its locks are unknown there
+#else
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+#endif
+}
+
+// At the peak, of a video with frames of that size. A GIF's frames have 4 bytes a pixel: FFmpeg holds its canvas, the
+// frame and one that waits (measured with the rest: 14.4 bytes a pixel). Other codecs have frames to refer to, 16 at most,
+// and one a thread; most have 1.5 bytes a pixel, and large ones refer to fewer frames, which makes up for those with 3.
+// Beside them there is the frame in RGB, padded, plain and turned.
+std::int64_t decoding_bytes(const Size& size, AVCodecID codec) {
+  constexpr std::int64_t gif_frames = 3, codec_frames = 18, codec_bytes = 2;
+  const std::int64_t frames =
+      codec == AV_CODEC_ID_GIF ? gif_frames * rgba_bytes : (codec_frames + decoder_threads()) * codec_bytes;
+  return (frames + rgba_bytes + 2 * rgb_bytes) * size.area();
+}
+
 // An open container over bytes in memory, and its video stream.
 class Container {
  public:
-  Container(std::span<const std::byte> bytes, MediaType type, const VideoLimits& limits) : bytes_(bytes), type_(type) {
+  Container(std::span<const std::byte> bytes, MediaType type, const VideoLimits& limits, const DecodeControl& control)
+      : bytes_(bytes), type_(type), control_(control) {
     constexpr int buffer_size = 1 << 15;
     auto* buffer = static_cast<unsigned char*>(allocated(libav().av_malloc(buffer_size)));
     io_ = libav().avio_alloc_context(buffer, buffer_size, 0, this, read, nullptr, seek);
@@ -109,6 +165,7 @@ class Container {
     for (;;) {
       libav().av_packet_unref(&packet);
       const int status = libav().av_read_frame(context_, &packet);
+      if (stopped_) std::rethrow_exception(stopped_);  // which FFmpeg may take for the end
       if (status == AVERROR_EOF) return false;
       if (status < 0) refuse("damaged or cut short", status);
       if (packet.stream_index != stream_) continue;
@@ -121,6 +178,7 @@ class Container {
   }
 
   [[noreturn]] void refuse(const char* what, int code = 0) const {
+    if (stopped_) std::rethrow_exception(stopped_);
     if (code == 0) fail("{}: {}", media_type_name(type_), what);
     fail("{}: {} ({})", media_type_name(type_), what, reason(code));
   }
@@ -128,6 +186,13 @@ class Container {
  private:
   static int read(void* self, std::uint8_t* out, int size) {
     auto& from = *static_cast<Container*>(self);
+    if (from.stopped_) return AVERROR_EXIT;
+    try {
+      from.control_.keep_on();
+    } catch (...) {
+      from.stopped_ = std::current_exception();
+      return AVERROR_EXIT;
+    }
     const auto count = std::min<std::size_t>(static_cast<std::size_t>(size), from.bytes_.size() - from.at_);
     if (count == 0) return AVERROR_EOF;
     std::memcpy(out, from.bytes_.data() + from.at_, count);
@@ -172,14 +237,18 @@ class Container {
         stream.discard = AVDISCARD_ALL;
       } else if (stream.codecpar->width > 0 && stream.codecpar->height > 0) {
         check_declared_size(stream.codecpar->width, stream.codecpar->height, limits.pixels, type_);
+        control_.need(decoding_bytes({stream.codecpar->width, stream.codecpar->height}, stream.codecpar->codec_id));
       }
     }
     if (const int status = libav().avformat_find_stream_info(context_, nullptr); status < 0) {
       refuse("damaged or cut short", status);
     }
+    if (stopped_) std::rethrow_exception(stopped_);
     stream_ = libav().av_find_best_stream(context_, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
     if (stream_ < 0 || (stream().disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) refuse("no video in it");
-    check_declared_size(stream().codecpar->width, stream().codecpar->height, limits.pixels, type_);
+    const AVCodecParameters& found = *stream().codecpar;
+    check_declared_size(found.width, found.height, limits.pixels, type_);
+    control_.need(decoding_bytes({found.width, found.height}, found.codec_id));
   }
 
   void close() {
@@ -190,6 +259,8 @@ class Container {
 
   std::span<const std::byte> bytes_;
   MediaType type_;
+  const DecodeControl& control_;
+  std::exception_ptr stopped_;  // what the control threw within FFmpeg
   std::size_t at_ = 0;
   AVIOContext* io_ = nullptr;
   AVFormatContext* context_ = nullptr;
@@ -254,20 +325,12 @@ class Converter {
   SwsContext* context_ = nullptr;
 };
 
-int decoder_threads() {
-#if defined(__SANITIZE_THREAD__)
-  return 1;  // its locks are unknown there
-#else
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
-#endif
-}
-
 class LibavFrames final : public VideoFrames {
  public:
-  LibavFrames(std::span<const std::byte> bytes, MediaType of, const VideoLimits& limits)
-      : bytes_(bytes), limits_(limits) {
+  LibavFrames(std::span<const std::byte> bytes, MediaType of, const VideoLimits& limits, const DecodeControl& control)
+      : bytes_(bytes), limits_(limits), control_(control) {
     type = of;
-    Container container(bytes_, type, limits_);
+    Container container(bytes_, type, limits_, control_);
     const AVStream& stream = container.stream();
     if (libav().avcodec_find_decoder(stream.codecpar->codec_id) == nullptr) {
       fail("{}: these FFmpeg libraries do not decode {}", media_type_name(type),
@@ -279,9 +342,8 @@ class LibavFrames final : public VideoFrames {
     read_index(container);
   }
 
-  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take,
-            FunctionRef<void()> keep_on) override {
-    Container container(bytes_, type, limits_);
+  void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) override {
+    Container container(bytes_, type, limits_, control_);
     Codec decoder = open_decoder(container.stream());
     Packet packet(allocated(libav().av_packet_alloc()));
     Frame frame(allocated(libav().av_frame_alloc()));
@@ -295,10 +357,15 @@ class LibavFrames final : public VideoFrames {
     bool taken = false;
     bool more = true;
     while (more && at < wanted.size()) {
-      keep_on();
+      control_.keep_on();
       more = container.next(*packet);
       check(libav().avcodec_send_packet(decoder.get(), more ? packet.get() : nullptr));
       while (at < wanted.size() && avcodec_receive(*decoder, *frame)) {
+        control_.keep_on();
+        if (decoded_ += std::int64_t{frame->width} * frame->height; decoded_ > limits_.all_pixels) {
+          fail("{}: its frames have more than the {} pixels allowed in all (--media-max-video-total-pixels)",
+               media_type_name(type), limits_.all_pixels);
+        }
         now = std::max(now, seconds_of(*frame, now));
         libav().av_frame_unref(last.get());
         if (now < starts[wanted[at]] - same_time) {
@@ -331,7 +398,9 @@ class LibavFrames final : public VideoFrames {
       times.push_back(time);
       if (static_cast<std::int64_t>(times.size()) > limits_.frames) container.refuse("too many frames");
     }
-    if (times.empty()) container.refuse("no frames in it");
+    if (times.empty()) {
+      container.refuse(type == MediaType::gif && gif_cut_short(bytes_) ? "cut short" : "no frames in it");
+    }
     tick_ = stream.time_base;
     const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : AVRational{25, 1};
     frame_seconds_ = static_cast<double>(rate.den) / rate.num;
@@ -391,6 +460,8 @@ class LibavFrames final : public VideoFrames {
 
   std::span<const std::byte> bytes_;
   VideoLimits limits_;
+  const DecodeControl& control_;
+  std::int64_t decoded_ = 0;  // pixels
   AVRational tick_ = {1, 1};
   std::int64_t first_ = 0;
   double frame_seconds_ = 0;
@@ -401,18 +472,25 @@ class LibavFrames final : public VideoFrames {
 }  // namespace
 
 std::unique_ptr<VideoFrames> make_libav_frames(std::span<const std::byte> bytes, MediaType type,
-                                               const VideoLimits& limits) {
-  return std::make_unique<LibavFrames>(bytes, type, limits);
+                                               const VideoLimits& limits, const DecodeControl& control) {
+  // FFmpeg takes the bytes' end for the video's.
+  if (type == MediaType::gif && gif_cut_short(bytes)) fail("{}: cut short", media_type_name(type));
+  return std::make_unique<LibavFrames>(bytes, type, limits, control);
 }
 
-DecodedImage decode_gif(std::span<const std::byte> bytes, const ImageLimits& limits) {
-  LibavFrames frames(bytes, MediaType::gif, {.bytes = limits.bytes, .pixels = limits.pixels});
+DecodedImage decode_gif(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control) {
+  LibavFrames frames(bytes, MediaType::gif, {.bytes = limits.bytes, .pixels = limits.pixels}, control);
   DecodedImage image;
   image.stored = frames.stored;
   image.frames = static_cast<int>(frames.starts.size());
   const std::size_t first = 0;
-  frames.read(
-      {&first, 1}, [&](Picture picture, double) { image.picture = std::move(picture); }, VideoReader::nothing);
+  try {
+    frames.read({&first, 1}, [&](Picture picture, double) { image.picture = std::move(picture); });
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::input && gif_cut_short(bytes))
+      fail("{}: cut short", media_type_name(MediaType::gif));
+    throw;
+  }
   return image;
 }
 

@@ -100,8 +100,7 @@ Pixels video_pixels(std::span<const std::byte> bytes, const VideoOptions& option
   return video_pixels(reader, plan_video(reader, options), options);
 }
 
-Pixels video_pixels(VideoReader& reader, const VideoPlan& plan, const VideoOptions& options,
-                    FunctionRef<void()> check) {
+Pixels video_pixels(VideoReader& reader, const VideoPlan& plan, const VideoOptions& options) {
   GroupWriter writer(plan.resized, static_cast<std::int64_t>(plan.frames.size()), options);
   std::vector<double> timestamps;
   std::size_t count = 0;
@@ -109,7 +108,7 @@ Pixels video_pixels(VideoReader& reader, const VideoPlan& plan, const VideoOptio
     if (count++ % static_cast<std::size_t>(options.shape.temporal) == 0) timestamps.push_back(seconds);
     writer.add(frame);
   };
-  reader.read(plan.frames, take, check);
+  reader.read(plan.frames, take);
   Pixels pixels = writer.finish();
   pixels.timestamps = std::move(timestamps);
   return pixels;

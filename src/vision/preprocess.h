@@ -52,9 +52,8 @@ VideoPlan plan_video(const VideoReader& reader, const VideoOptions& options);
 
 // A video, sampled, decoded, resized and cut into patches, with timestamps. Errors as for pictures.
 Pixels video_pixels(std::span<const std::byte> bytes, const VideoOptions& options);
-// The same of what was planned. `check` is called while it goes on and may throw.
-Pixels video_pixels(VideoReader& reader, const VideoPlan& plan, const VideoOptions& options,
-                    FunctionRef<void()> check = VideoReader::nothing);
+// The same of what was planned.
+Pixels video_pixels(VideoReader& reader, const VideoPlan& plan, const VideoOptions& options);
 
 // Frames that were sampled elsewhere, without timestamps. All of one size. Errors (input): none, sizes that differ.
 Pixels video_pixels(std::span<const Picture> frames, const VideoOptions& options);

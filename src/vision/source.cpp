@@ -74,16 +74,30 @@ bool is_below(const std::filesystem::path& path, const std::filesystem::path& ro
 }
 
 std::vector<std::byte> load(std::string_view url, const SourceOptions& options, std::int64_t limit) {
-  if (has_scheme(url, "data")) return decode_data_url(url, limit);
-  if (has_scheme(url, "file")) return read_local_file(url, options.local_root, limit);
+  if (is_data_url(url)) return decode_data_url(url, limit, options.received);
+  if (has_scheme(url, "file")) return read_local_file(url, options.local_root, limit, options.received);
   if (has_scheme(url, "http") || has_scheme(url, "https")) {
     if (!options.web) fail("pictures and videos from the web are not allowed here; send them as data: URLs");
-    return fetch(std::string(url), options.fetch, limit);
+    FetchOptions fetching = options.fetch;
+    fetching.received = options.received;
+    return fetch(std::string(url), fetching, limit);
   }
   fail("not a data:, http:, https: or file: URL");
 }
 
 }  // namespace
+
+bool is_data_url(std::string_view url) { return has_scheme(url, "data"); }
+
+std::string web_host(std::string_view url) {
+  if (!has_scheme(url, "http") && !has_scheme(url, "https")) return {};
+  try {
+    const WebUrl parts = parse_web_url(url);
+    return fmt::format("{}:{}", parts.host, parts.port);
+  } catch (const Error&) {
+    return {};  // load_source() says what is wrong
+  }
+}
 
 std::string short_url(std::string_view url) {
   if (has_scheme(url, "data")) url = url.substr(0, std::min(url.find(','), shown_letters));
@@ -140,7 +154,8 @@ std::string decode_percent(std::string_view text) {
   return result;
 }
 
-std::vector<std::byte> decode_data_url(std::string_view url, std::int64_t limit) {
+std::vector<std::byte> decode_data_url(std::string_view url, std::int64_t limit,
+                                       const std::function<void(std::int64_t)>& received) {
   const std::size_t comma = url.find(',');
   if (!has_scheme(url, "data") || comma == std::string_view::npos) fail("a data: URL without a comma before its data");
   const std::string_view head = url.substr(5, comma - 5);
@@ -149,6 +164,7 @@ std::vector<std::byte> decode_data_url(std::string_view url, std::int64_t limit)
                       head[head.size() - 7] == ';';  // in any letters, as the scheme
   // Before any decoding: base64 takes four characters for three bytes, and line ends beside them.
   if (static_cast<std::int64_t>(text.size() / 4) > limit / 3 + limit / 16 + 1 && base64) too_large(limit);
+  if (received) received(static_cast<std::int64_t>(base64 ? text.size() / 4 * 3 + 3 : text.size()));
   std::vector<std::byte> bytes;
   if (base64) {
     bytes = text.find('%') == std::string_view::npos ? decode_base64(text) : decode_base64(decode_percent(text));
@@ -160,7 +176,8 @@ std::vector<std::byte> decode_data_url(std::string_view url, std::int64_t limit)
   return bytes;
 }
 
-std::vector<std::byte> read_local_file(std::string_view url, const std::filesystem::path& root, std::int64_t limit) {
+std::vector<std::byte> read_local_file(std::string_view url, const std::filesystem::path& root, std::int64_t limit,
+                                       const std::function<void(std::int64_t)>& received) {
   if (root.empty()) fail("local files are not allowed here; send the data itself as a data: URL");
   std::string_view path = url.substr(std::min<std::size_t>(url.size(), 5));
   if (path.starts_with("//localhost/")) path.remove_prefix(11);
@@ -181,6 +198,7 @@ std::vector<std::byte> read_local_file(std::string_view url, const std::filesyst
   if (error || !is_below(real, real_root)) refuse();
   if (status.st_size > limit) too_large(limit);
 
+  if (received) received(status.st_size);
   std::vector<std::byte> bytes(static_cast<std::size_t>(status.st_size));
   std::size_t have = 0;
   while (have < bytes.size()) {
@@ -197,6 +215,7 @@ std::vector<std::byte> load_source(std::string_view url, const SourceOptions& op
   try {
     return load(url, options, limit);
   } catch (const Error& error) {
+    if (error.kind() == ErrorKind::busy) throw;  // received() says so, and of no URL
     throw Error(error.kind(), fmt::format("{}: {}", short_url(url), error.what()));
   }
 }

@@ -10,8 +10,7 @@ namespace m3::vision {
 class VideoFrames {
  public:
   virtual ~VideoFrames() = default;
-  virtual void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take,
-                    FunctionRef<void()> check) = 0;
+  virtual void read(std::span<const std::size_t> wanted, FunctionRef<void(Picture, double)> take) = 0;
 
   MediaType type = MediaType::unknown;
   const char* codec = "";
@@ -21,6 +20,6 @@ class VideoFrames {
 };
 
 std::unique_ptr<VideoFrames> make_libav_frames(std::span<const std::byte> bytes, MediaType type,
-                                               const VideoLimits& limits);
+                                               const VideoLimits& limits, const DecodeControl& control);
 
 }  // namespace m3::vision

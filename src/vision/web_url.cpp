@@ -125,6 +125,41 @@ WebUrl resolve_redirect(const WebUrl& from, std::string_view location) {
   return result;
 }
 
+namespace {
+
+// `word` as a URL's authority.
+WebUrl parse_host(const std::string& word, const char* what) {
+  if (word.find("://") != std::string::npos || word.find_first_of("/?#@") != std::string::npos) {
+    fail("a URL or a part of one; write {}", what);
+  }
+  if (word.find('*') != std::string::npos) fail("a * stands alone; example.org allows all hosts below it too");
+  try {
+    return parse_web_url("http://" + word + "/");
+  } catch (const Error& error) {
+    fail("no host that could be looked up; write {}", what);
+  }
+}
+
+}  // namespace
+
+std::string check_domain(const std::string& word) {
+  constexpr const char* what = "a host alone, such as example.org";
+  const bool v6 = std::ranges::count(word, ':') > 1;
+  const WebUrl url = parse_host(v6 && !word.starts_with('[') ? "[" + word + "]" : word, what);
+  if (!v6 && word.find(':') != std::string::npos) fail("has a port; write {}", what);
+  return url.host;
+}
+
+std::string check_private_host(const std::string& word) {
+  constexpr const char* what = "HOST:PORT, such as 10.0.0.5:8080 or [fd00::5]:8080";
+  const std::size_t colon = word.rfind(':');
+  const WebUrl url = parse_host(word, what);
+  const bool port = colon != std::string::npos && colon + 1 < word.size() &&
+                    word.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  if (!port) fail("has no port; write {}", what);
+  return fmt::format("{}:{}", url.host, url.port);
+}
+
 bool domain_allowed(std::string_view host, const std::vector<std::string>& domains) {
   if (domains.empty()) return true;
   return std::ranges::any_of(domains, [&](const std::string& domain) {

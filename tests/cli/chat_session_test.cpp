@@ -29,6 +29,7 @@ class Session : public testing::Test {
 
   std::deque<Written> replies_;
   std::vector<chat::ChatRequest> requests_;
+  std::vector<std::string> looked_;  // at these
   std::string shown_;
   ChatView view_{[this](std::string_view text) { shown_ += text; },
                  {.terminal = true, .color = false, .reasoning = true}};
@@ -46,6 +47,10 @@ class Session : public testing::Test {
                          if (next.finish == FinishReason::error) event.error = "logits are not finite";
                          for (const auto& part : reader.take(event)) view_.show(part);
                          return reader.reply();
+                       },
+                       [this](const chat::Conversation::Attachment& attached) {
+                         looked_.push_back(attached.url);
+                         if (attached.url.find("bad") != std::string::npos) fail("not a picture: a PDF file");
                        },
                        view_};
   test::TemporaryDirectory files_;
@@ -132,6 +137,34 @@ TEST_F(Session, PicturesGoWithTheNextQuestion) {
   session_.handle("/image off");
   session_.handle("and?");
   EXPECT_EQ(requests_.back().media.size(), 2u);
+}
+
+TEST_F(Session, WhatCannotBeShownIsNotAttached) {
+  test::write_file(files_ / "bad.png", "x");
+  session_.handle("/image " + (files_ / "bad.png").string());
+  EXPECT_EQ(shown(), "not a picture: a PDF file\n");
+  replies_ = {{"Fine."}};
+  session_.handle("what");
+  EXPECT_TRUE(requests_.back().media.empty());
+}
+
+TEST_F(Session, FilesAreNamedAsAShellWould) {
+  test::write_file(files_ / "a b's.png", "x");
+  const std::string folder = files_.path().string();
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  ::setenv("HOME", folder.c_str(), 1);
+  const std::string names[] = {folder + "/a b's.png",     "\"" + folder + "/a b's.png\"",
+                               folder + "/a\\ b\\'s.png", "~/a b's.png",
+                               "\"~/a b's.png\"",         "~/a\\ b's.png"};
+  for (const std::string& name : names) {
+    session_.handle("/image " + name);
+    EXPECT_THAT(shown(), HasSubstr("next question")) << name;
+  }
+  home == nullptr ? ::unsetenv("HOME") : ::setenv("HOME", before.c_str(), 1);
+  EXPECT_EQ(looked_, std::vector<std::string>(std::size(names), "file://" + folder + "/a%20b's.png"));
+  session_.handle("/image \"" + folder + "/none.png\"");
+  EXPECT_THAT(shown(), HasSubstr("none.png: No such file"));
 }
 
 TEST_F(Session, RegenerateAndUndo) {

@@ -59,6 +59,22 @@ TEST(ForeignFlags, AreSaidInOurs) {
   }
 }
 
+TEST(ForeignFlags, MembersOfJsonAreGathered) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"DIR --limit-mm-per-prompt.image 2", R"(serve DIR --limit-mm-per-prompt={"image":2})"},
+      {"DIR --limit_mm_per_prompt.image=2 --port 1 --limit-mm-per-prompt.video.count 1",
+       R"(serve DIR --port 1 --limit-mm-per-prompt={"image":2,"video":{"count":1}})"},
+      {"DIR --mm_processor_kwargs.max_long_side_pixel 504",
+       R"(serve DIR --mm-processor-kwargs={"max_long_side_pixel":504})"},
+      {"DIR --default-chat-template-kwargs.thinking_mode disabled",
+       R"(serve DIR --default-chat-template-kwargs={"thinking_mode":"disabled"})"},
+  };
+  for (const auto& [line, expected] : cases) EXPECT_EQ(translated(line).words, expected) << translated(line).error;
+  EXPECT_EQ(translated("DIR --limit-mm-per-prompt.image").error, "--limit-mm-per-prompt.image: a value is missing");
+  EXPECT_NE(translated("DIR --limit-mm-per-prompt.image 2 --limit-mm-per-prompt.image.count 2").error, "");
+  EXPECT_EQ(translated("DIR --enable-multimodal").note, "note: without effect here: --enable-multimodal");
+}
+
 TEST(ForeignFlags, WithoutEffectAreNamedInALine) {
   const Translated vllm = translated(
       "DIR --tensor-parallel-size 1 --enable-expert-parallel --block-size 128 --language-model-only "

@@ -154,12 +154,21 @@ TEST(Serve, TakesLaunchScriptsMadeForVllm) {
                    "-dp",
                    "1",
                    "--max_num_batched_tokens=256",
+                   "--kv-cache-memory-bytes",
+                   "64M",
+                   "--language-model-only",
                    "--uvicorn-log-level",
                    "warning"});
   const std::uint16_t port = serving.port();
   ASSERT_NE(port, 0) << serving.words();
   const auto models = test::HttpClient(port).request("GET", "/v1/models");
   EXPECT_EQ(test::Json::parse(models.body).at("data").at(0).value("id", ""), "M3");
+  const test::Json part = {{"type", "image_url"}, {"image_url", "data:,x"}};
+  const test::Json body = {{"messages", {{{"role", "user"}, {"content", test::Json::array({part})}}}}};
+  const auto picture = test::HttpClient(port).request("POST", "/v1/chat/completions", body.dump());
+  EXPECT_EQ(picture.status, 400);
+  EXPECT_NE(picture.body.find("messages[0].content[0]: pictures are not taken here"), std::string::npos)
+      << picture.body;
   EXPECT_NE(serving.words().find("m3: note: without effect here: --enable-expert-parallel, --attention-backend\n"),
             std::string::npos)
       << serving.words();

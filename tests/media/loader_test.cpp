@@ -146,7 +146,7 @@ TEST(MediaLoader, CancelledWhileItIsFetched) {
   loader.load(
       {reference(data_url(bitmap(28, 28)))}, model(), no_limit,
       [&](const std::vector<Prepared>& prepared, const std::exception_ptr&) { other.set_value(prepared.size()); });
-  job->cancel();
+  loader.cancel(job);
   EXPECT_THROW(std::rethrow_exception(over.get_future().get()), Error);
   EXPECT_EQ(other.get_future().get(), 1U);
   EXPECT_TRUE(eventually([&] { return loader.waiting() == 0; }));
@@ -155,7 +155,7 @@ TEST(MediaLoader, CancelledWhileItIsFetched) {
 // The destructor waits for no one, whether it is fetching or not.
 TEST(MediaLoader, EndsWhileItWorks) {
   const test::RawServer silent([](const std::string&) { return std::string(); });
-  MediaOptions options{.threads = 2};
+  MediaOptions options{.threads = 2, .fetches = 2};
   options.sources.web = true;
   options.sources.fetch.private_hosts = {silent.host()};
   options.sources.fetch.seconds = 600;
@@ -188,6 +188,123 @@ TEST(MediaLoader, ManyThatWaitAreRefused) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::busy);
   }
+}
+
+// Half a minute of decoding in 140 kB, so that nothing below is over before it is looked at.
+Reference long_video() {
+  Reference video = reference(data_url(test::thin_gif(2000, 2000, 6000), "image/gif"), "long", Media::Kind::video);
+  video.video.size.max_long_side = 112;
+  video.video.sampling = {.fps = 0.2, .min_frames = 2, .max_frames = 2};  // all are decoded all the same
+  return video;
+}
+
+const MediaLoader::Done nobody = [](const std::vector<Prepared>&, const std::exception_ptr&) {};
+
+TEST(MediaLoader, SmallPicturesDoNotWaitForLongVideos) {
+  MediaLoader loader({.threads = 2});
+  std::vector<std::shared_ptr<MediaLoader::Job>> videos;
+  for (int i = 0; i < 3; ++i) videos.push_back(loader.load({long_video()}, model(), no_limit, nobody));
+  ASSERT_TRUE(eventually([&] { return loader.decodings() == 2; }));
+  EXPECT_EQ(loader.waiting(), 1U);  // both threads have one
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    EXPECT_EQ(problem(loader, {reference(data_url(bitmap(112, 112, seed)))}), "");
+  }
+  EXPECT_EQ(loader.decodings(), 6);
+  EXPECT_EQ(loader.open(), 3U);
+  EXPECT_GT(loader.decoding_bytes(), 0);
+  for (const auto& video : videos) loader.cancel(video);
+  EXPECT_TRUE(eventually([&] { return loader.open() == 0; }));
+  EXPECT_TRUE(eventually([&] { return loader.decoding_bytes() == 0; }));
+  EXPECT_EQ(loader.held_bytes(), 4 * 64 * 1176 * 4);  // the pictures, cached
+}
+
+TEST(MediaLoader, WhatIsCachedNeedsNoThread) {
+  MediaLoader loader({.threads = 1, .most_waiting = 0});
+  const Reference picture = reference(data_url(bitmap(112, 112)));
+  EXPECT_NE(problem(loader, {picture}, no_limit, ErrorKind::busy).find("try again"), std::string::npos);
+  MediaLoader other({.threads = 1, .most_waiting = 1});
+  EXPECT_EQ(problem(other, {picture}), "");
+  const auto video = other.load({long_video()}, model(), no_limit, nobody);
+  ASSERT_TRUE(eventually([&] { return other.decodings() == 2; }));
+  const auto waits = other.load({long_video()}, model(), no_limit, nobody);
+  std::size_t prepared = 0;
+  const auto count = [&](const std::vector<Prepared>& got, const std::exception_ptr&) { prepared = got.size(); };
+  other.load({picture, picture}, model(), no_limit, count);
+  EXPECT_EQ(prepared, 2U);  // before load() returned, and with a queue that is full
+  EXPECT_EQ(other.decodings(), 2);
+  EXPECT_THROW(other.load({reference(data_url(bitmap(112, 112, 1)))}, model(), no_limit, count), Error);
+  other.cancel(waits);
+  EXPECT_EQ(other.open(), 1U);  // what waited is gone at once
+  other.cancel(video);
+}
+
+// A picture that seems small and is not goes on among the large ones.
+TEST(MediaLoader, LargePicturesBeginAmongSmallOnes) {
+  MediaLoader loader({.threads = 1, .decode_memory_bytes = std::int64_t{64} << 20});  // 16 MiB are small
+  EXPECT_EQ(problem(loader, {reference(data_url(bitmap(1000, 1000)))}), "");
+  EXPECT_EQ(loader.decodings(), 1);
+  EXPECT_EQ(problem(loader, {reference(data_url(bitmap(3000, 3000)))}), "");
+  EXPECT_EQ(loader.decodings(), 3);
+  EXPECT_NE(problem(loader, {reference(data_url(bitmap(6000, 6000)))}).find("--media-decode-memory-bytes"),
+            std::string::npos);
+  EXPECT_EQ(loader.decoding_bytes(), 0);
+}
+
+TEST(MediaLoader, DecodingHasItsTime) {
+  MediaLoader loader({.threads = 1, .decode_seconds = 1e-9});
+  EXPECT_NE(problem(loader, {reference(data_url(bitmap(112, 112)))}).find("--media-decode-timeout"), std::string::npos);
+  const Reference video = reference(data_url(vision_file("videos/h264.mp4")), "v", Media::Kind::video);
+  EXPECT_NE(problem(loader, {video}).find("v: decoding takes longer than"), std::string::npos);
+  EXPECT_EQ(loader.decoding_bytes(), 0);
+}
+
+TEST(MediaLoader, FetchesHoldUpNobodyElse) {
+  const test::RawServer silent([](const std::string&) { return std::string(); });
+  const test::RawServer good([](const std::string&) {
+    const std::string body = bitmap(112, 112);
+    return "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  });
+  MediaOptions options{.threads = 1, .fetches = 3, .fetches_per_host = 2};
+  options.sources.web = true;
+  options.sources.fetch.private_hosts = {silent.host(), good.host()};
+  options.sources.fetch.seconds = 600;
+  MediaLoader loader(options);
+  const std::vector<Reference> slow(20, reference("http://" + silent.host() + "/a.png"));
+  std::vector<std::shared_ptr<MediaLoader::Job>> jobs;
+  for (int i = 0; i < 3; ++i) jobs.push_back(loader.load(slow, model(), no_limit, nobody));
+  ASSERT_TRUE(eventually([&] { return silent.requests() == 2; }));
+  EXPECT_EQ(problem(loader, {reference(data_url(bitmap(112, 112)))}), "");
+  EXPECT_EQ(problem(loader, {reference("http://" + good.host() + "/a.png")}), "");
+  EXPECT_EQ(silent.requests(), 2);
+  EXPECT_EQ(loader.waiting(), 3U);
+  // A picture that is wrong ends its request, whatever of it waits for a slow server.
+  std::vector<Reference> wrong = slow;
+  wrong.insert(wrong.begin(), reference("data:,x", "wrong"));
+  EXPECT_EQ(problem(loader, wrong).substr(0, 6), "wrong:");
+  for (const auto& job : jobs) loader.cancel(job);
+  EXPECT_TRUE(eventually([&] { return loader.open() == 0; }));
+}
+
+// Files that wait to be decoded are memory too.
+TEST(MediaLoader, FilesThatWaitAreCounted) {
+  constexpr std::int64_t limit = 1'000'000;
+  MediaLoader loader({.threads = 1, .memory_bytes = limit});
+  const auto video = loader.load({long_video()}, model(), no_limit, nobody);
+  ASSERT_TRUE(eventually([&] { return loader.held_bytes() > 64 * 1176 * 4; }));  // its file and its values
+  const std::int64_t file = loader.held_bytes() - std::int64_t{64} * 1176 * 4;
+  std::vector<std::shared_ptr<MediaLoader::Job>> jobs;
+  while (loader.held_bytes() + file + 3 <= limit)
+    jobs.push_back(loader.load({long_video()}, model(), no_limit, nobody));
+  EXPECT_GE(jobs.size(), 2U);
+  try {
+    loader.load_now({long_video()}, model(), no_limit);
+    FAIL();
+  } catch (const MediaMemoryError& error) {
+    EXPECT_EQ(std::string(error.what()).find("long: "), 0U) << error.what();
+  }
+  jobs.push_back(video);
+  for (const auto& job : jobs) loader.cancel(job);
+  EXPECT_TRUE(eventually([&] { return loader.held_bytes() == 0; }));
 }
 
 TEST(Prompt, PlaceholdersBecomeTokens) {

@@ -27,21 +27,21 @@ std::string refused(const char* body) {
   return problem([&] {
     const RequestSizing sizing = read(body);
     MediaOptions options;
-    apply(sizing.images, "", options.image);
-    apply(sizing.videos, "", options.video);
+    apply(sizing.images, options.image);
+    apply(sizing.videos, options.video);
   });
 }
 
 TEST(Sizing, ABoundChoosesItsRule) {
   MediaOptions options;
   options.image.size.rule = SizeRule::area;
-  apply(read(R"({"max_long_side_pixel": 1008})").images, "", options.image);
+  apply(read(R"({"max_long_side_pixel": 1008})").images, options.image);
   EXPECT_EQ(options.image.size.rule, SizeRule::long_side);
   EXPECT_EQ(options.image.size.max_long_side, 1008);
-  apply(read(R"({"max_pixels": 100000})").images, "", options.image);
+  apply(read(R"({"max_pixels": 100000})").images, options.image);
   EXPECT_EQ(options.image.size.rule, SizeRule::area);
   EXPECT_EQ(options.image.size.max_pixels, 100000);
-  apply(read(R"({"size_rule": "long-side"})").images, "", options.image);
+  apply(read(R"({"size_rule": "long-side"})").images, options.image);
   EXPECT_EQ(options.image.size.rule, SizeRule::long_side);
 }
 
@@ -60,7 +60,7 @@ TEST(Sizing, ProcessorKwargsMayBeForOneKind) {
 TEST(Sizing, WhatIsSaidTwice) {
   const auto both = [](const char* first, const char* more) {
     MediaOptions options;
-    apply(merged(read(first).images, read_sizing(chat::parse_json(more, "test"), "", true)), "", options.image);
+    apply(merged(read(first).images, read_sizing(chat::parse_json(more, "test"), "", true)), options.image);
     return options.image.size;
   };
   EXPECT_EQ(both(R"({"max_long_side_pixel": 504})", R"({"max_long_side_pixel": 252})").max_long_side, 252);
@@ -77,8 +77,8 @@ TEST(Sizing, DetailSetsTheLongSide) {
     Sizing sizing;
     sizing.detail = detail;
     MediaOptions options;
-    apply(sizing, "", options.image);
-    apply(sizing, "", options.video);
+    apply(sizing, options.image);
+    apply(sizing, options.video);
     return video ? options.video.size.max_long_side : options.image.size.max_long_side;
   };
   EXPECT_EQ(side("", false), 2016);
@@ -98,7 +98,23 @@ TEST(Sizing, WhatIsWrongIsNamed) {
       {R"({"max_long_side_pixel": 3612})", "max_long_side_pixel: 3612 is not a multiple of 28 in [112, 3584]"},
       {R"({"max_long_side_pixel": "504"})", "max_long_side_pixel: expected a whole number, found a string"},
       {R"({"max_long_side_pixel": 0})", "max_long_side_pixel: 0 is out of range"},
-      {R"({"max_pixels": 99999999999})", "max_pixels: 99999999999 with min_pixels 3136; they must be"},
+      {R"({"max_pixels": 99999999999})", "max_pixels: 99999999999 is not in [1, 12845056]"},
+      {R"({"min_pixels": 1000000000000})", "min_pixels: 1000000000000 is not in"},
+      {R"({"min_pixels": 500000})", "min_pixels: 500000 is more than max_pixels 451584"},
+      {R"({"max_pixels": 3000})", "max_pixels: 3000 is less than min_pixels 3136"},
+      {R"({"min_pixels": 300, "max_pixels": 200})", "min_pixels: 300 is more than max_pixels 200"},
+      {R"({"mm_processor_kwargs": {"max_long_side_pixel": 113}})",
+       "mm_processor_kwargs.max_long_side_pixel: 113 is not a multiple"},
+      {R"({"max_long_side_pixel": 112.5})", "max_long_side_pixel: expected a whole number, found 112.5"},
+      {R"({"max_long_side_pixel": 1e300})", "max_long_side_pixel: expected a whole number, found 1e+300"},
+      {R"({"mm_processor_kwargs": {"images_kwargs": {"max_pixels": 20}}})",
+       "mm_processor_kwargs.images_kwargs.max_pixels: 20 is less than min_pixels 3136"},
+      {R"({"mm_processor_kwargs": {"min_frames": 10000}})",
+       "mm_processor_kwargs.min_frames: 10000 is more than max_frames 768"},
+      {R"({"mm_processor_kwargs": {"min_frames": 9, "max_frames": 8}})",
+       "mm_processor_kwargs.min_frames: 9 is more than max_frames 8"},
+      {R"({"media_io_kwargs": {"video": {"num_frames": 1}}})", "media_io_kwargs.video.num_frames: 1 is below 2"},
+      {R"({"media_io_kwargs": {"video": {"fps": 9}}})", "media_io_kwargs.video.fps: 9 is not in"},
       {R"({"max_pixels": 50000, "max_long_side_pixel": 504})", "max_long_side_pixel: of the long-side rule"},
       {R"({"max_pixels": 50000, "size_rule": "long-side"})", "max_pixels: of the area rule"},
       {R"({"max_long_side_pixel": 504, "size_rule": "area"})", "max_long_side_pixel: of the long-side rule"},
@@ -108,7 +124,7 @@ TEST(Sizing, WhatIsWrongIsNamed) {
       {R"({"mm_processor_kwargs": 3})", "mm_processor_kwargs: expected an object"},
       {R"({"mm_processor_kwargs": {"do_resize": false}})", "mm_processor_kwargs.do_resize: not known here"},
       {R"({"mm_processor_kwargs": {"videos_kwargs": {"fsp": 1}}})", "mm_processor_kwargs.videos_kwargs.fsp: not known"},
-      {R"({"mm_processor_kwargs": {"max_frames": 1}})", "max_frames: 1 is below 2"},
+      {R"({"mm_processor_kwargs": {"max_frames": 1}})", "mm_processor_kwargs.max_frames: 1 is below 2"},
       {R"({"media_io_kwargs": {"audio": {}}})", "media_io_kwargs.audio: not known here"},
       {R"({"media_io_kwargs": {"video": {"backend": "x"}}})", "media_io_kwargs.video.backend: not known here"},
   };

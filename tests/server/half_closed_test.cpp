@@ -123,8 +123,8 @@ TEST(Targets, WithTheirHostAsProxiesSendThem) {
     EXPECT_EQ(client.request("GET", target).status, 200) << target;
   }
   EXPECT_EQ(client.request("POST", "http://somewhere/v1/chat/completions", chat_body(false).dump()).status, 200);
-  for (const char* target : {"http://somewhere/nowhere", "ftp://somewhere/v1/models", "http:/v1/models", "*",
-                             "somewhere:8000", "http:///v1/models/x"}) {
+  for (const char* target :
+       {"http://somewhere/nowhere", "ftp://somewhere/v1/models", "http:/v1/models", "*", "somewhere:8000"}) {
     EXPECT_EQ(client.request("GET", target).status, 404) << target;
   }
 }

@@ -154,11 +154,15 @@ TEST(Http, WhatIsNoHttpIsRefused) {
   const std::string zero("GET /he\0alth HTTP/1.1\r\nHost: x\r\n\r\n", 34);
   for (const std::string& bytes :
        {std::string("hello\r\n\r\n"), std::string("GET /health HTTP/9.9\r\n\r\n"), zero,
-        std::string("GET /health HTTP/1.1\r\nA\r\n\r\n"),
+        std::string("GET /health HTTP/1.1\r\nHost: x\r\nA\r\n\r\n"), std::string("GET /health HTTP/1.1\r\n\r\n"),
+        std::string("GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"),
+        std::string("GET http:// HTTP/1.1\r\nHost: x\r\n\r\n"),
+        std::string("GET http:///health HTTP/1.1\r\nHost: x\r\n\r\n"),
+        std::string("GET /health#c HTTP/1.1\r\nHost: x\r\n\r\n"),
         std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", 13),
-        std::string("POST /tokenize HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
-        std::string("POST /tokenize HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"),
-        std::string("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")}) {
+        std::string("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"),
+        std::string("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"),
+        std::string("POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")}) {
     HttpClient client = server.connect();
     client.send(bytes);
     EXPECT_EQ(client.receive().status, 400) << bytes;
@@ -270,7 +274,7 @@ TEST(Http, Tls) {
   const HttpResponse streamed = client.request("POST", "/v1/chat/completions", body.dump());
   EXPECT_EQ(streamed.events().back(), "[DONE]");
   HttpClient plain(server.port());
-  plain.send("GET /health HTTP/1.1\r\n\r\n");
+  plain.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_EQ(plain.receive().status, 0);
   EXPECT_EQ(client.request("GET", "/health").status, 200);
 }

@@ -180,7 +180,8 @@ TEST_F(PictureRules, MaxLongSidePixelGrowsTokensStrictly) {
     EXPECT_EQ(now, tokens(url, Json::object(), {{"mm_processor_kwargs", {{"max_long_side_pixel", side}}}}));
     before = now;
   }
-  refused(ask({image(url, {{"max_long_side_pixel", 1000}})}), "messages[0].content[0]", "multiple of 28");
+  refused(ask({image(url, {{"max_long_side_pixel", 1000}})}), "messages[0].content[0].image_url.max_long_side_pixel",
+          "multiple of 28");
   refused(ask({image(url)}, {{"max_long_side_pixel", 1000}}), "max_long_side_pixel", "multiple of 28");
 }
 
@@ -252,7 +253,7 @@ TEST_F(PictureRules, VideosWithTheirTimes) {
   EXPECT_GT(last().media[0].t, request.media[0].t);
   server_.json("/v1/chat/completions", ask({video(url)}, {{"media_io_kwargs", {{"video", {{"num_frames", 2}}}}}}));
   EXPECT_EQ(last().media[0].t, 1);
-  refused(ask({video(url, {{"fps", 7}})}), "messages[0].content[0]", "fps: 7 is not in [0.2, 5]");
+  refused(ask({video(url, {{"fps", 7}})}), "messages[0].content[0].video_url.fps", "fps: 7 is not in [0.2, 5]");
   refused(ask({video(data_url(png()))}), "messages[0].content[0]", "not a video");
   refused(ask(std::vector<Json>(21, video(url))), "messages[0].content[20]", "more than the 20 videos");
 }
@@ -346,6 +347,41 @@ TEST_F(PictureRules, PicturesAreCountedEverywhere) {
   EXPECT_NE(rendered["prompt"].get<std::string>().find("]<]image[>["), std::string::npos);
 }
 
+// A number that is wrong names itself, wherever it stands.
+TEST_F(PictureRules, WrongNumbersNameTheirField) {
+  const std::string url = data_url(png());
+  refused(ask({image(url)}, {{"mm_processor_kwargs", {{"min_frames", 10000}}}}), "mm_processor_kwargs.min_frames",
+          "10000 is more than max_frames 768");
+  refused(ask({image(url)}, {{"min_pixels", 1000000000000}}), "min_pixels", "1000000000000 is not in");
+  refused(ask({image(url)}, {{"mm_processor_kwargs", {{"max_long_side_pixel", 113}}}}),
+          "mm_processor_kwargs.max_long_side_pixel", "113 is not a multiple");
+  refused(ask({image(url)}, {{"max_tokens", 2.5}}), "max_tokens", "found 2.5");
+  const Json shown = {{"type", "input_image"}, {"image_url", url}, {"detail", "sharp"}};
+  const HttpResponse response =
+      server_.post("/v1/responses", {{"input", Json::array({{{"role", "user"}, {"content", Json::array({shown})}}})}});
+  EXPECT_EQ(Json::parse(response.body)["error"]["param"].get<std::string>(), "input[0].content[0].detail");
+}
+
+TEST_F(PictureRules, PlaceholdersWithoutPicturesAreRefused) {
+  const Json prompt = {{"prompt", "]<]image[>[ hello"}, {"max_tokens", 2}};
+  HttpResponse response = server_.post("/v1/completions", prompt);
+  EXPECT_EQ(response.status, 400) << response.body;
+  EXPECT_EQ(Json::parse(response.body)["error"]["param"].get<std::string>(), "prompt");
+  EXPECT_NE(response.body.find("is the place of a picture"), std::string::npos) << response.body;
+  response = server_.post("/v1/completions", {{"prompt", {"fine", "]<]video[>["}}});
+  EXPECT_EQ(Json::parse(response.body)["error"]["param"].get<std::string>(), "prompt[1]");
+}
+
+TEST_F(PictureRules, APictureBehindTheTextThatIsContinued) {
+  const Json picture = image(data_url(png()));
+  Json body = {{"messages", {message("user", "Hello"), message("assistant", Json::array({picture, text("It is")}))}},
+               {"continue_final_message", true}};
+  server_.json("/v1/chat/completions", body);
+  EXPECT_EQ(last().media.size(), 1U);
+  body["messages"][1]["content"] = Json::array({text("It is"), picture});
+  refused(body, "messages[1].content[1]", "continue_final_message");
+}
+
 TEST_F(PictureRules, APromptThatIsTooLong) {
   server_.engine().set_max_model_len(300);
   refused(ask({image(data_url(bitmap(1000, 1000)))}), "messages[0].content[0]", "context");
@@ -415,63 +451,6 @@ TEST_F(WebPictures, FilesBelowTheFolderAlone) {
   }
 }
 
-// Nothing of the server waits for a slow picture server, and who goes takes his work with him.
-TEST(SlowPictures, HoldNobodyUpAndAreDroppedWithTheirClient) {
-  RawServer silent([](const std::string&) { return std::string(); });
-  ServerOptions options;
-  options.worker_threads = 1;
-  options.media.threads = 1;
-  options.media.sources.web = true;
-  options.media.sources.fetch.private_hosts = {silent.host()};
-  options.media.sources.fetch.seconds = 600;
-  std::atomic<int> asked = 0;
-  TestServer server(
-      [&](const Request&, int) {
-        ++asked;
-        return ScriptedEngine::Reply{"Hello."};
-      },
-      options);
-  server.engine().set_media(test::media_info(server.server().model().tokenizer));
-  const std::string slow = ask({image("http://" + silent.host() + "/a.png")}).dump();
-  HttpClient client = server.connect();
-  client.send(test::request_bytes("POST", "/v1/chat/completions", slow));
-  ASSERT_TRUE(eventually([&] { return silent.requests() == 1; }));
-  EXPECT_EQ(server.server().generations().size(), 1U);
-  server.json("/v1/chat/completions", test::chat_body());
-  EXPECT_EQ(asked, 1);
-  client.close();
-  EXPECT_TRUE(eventually([&] { return server.server().media().waiting() == 0; }));
-  EXPECT_TRUE(eventually([&] { return server.server().generations().size() == 0; }));
-  EXPECT_EQ(asked, 1);
-
-  // The same by its id.
-  HttpClient other = server.connect();
-  other.send(test::request_bytes("POST", "/v1/chat/completions", slow, {"X-Request-Id: slow"}));
-  ASSERT_TRUE(eventually([&] { return silent.requests() == 2; }));
-  server.json("/abort_requests", {{"request_ids", {"slow"}}});
-  const HttpResponse response = other.receive();
-  EXPECT_EQ(response.status, 503) << response.body;
-  EXPECT_EQ(Json::parse(response.body)["error"]["code"].get<std::string>(), "cancelled");
-}
-
-TEST(SlowPictures, TheServersEndDoesNotWaitForThem) {
-  RawServer silent([](const std::string&) { return std::string(); });
-  ServerOptions options;
-  options.media.sources.web = true;
-  options.media.sources.fetch.private_hosts = {silent.host()};
-  options.media.sources.fetch.seconds = 600;
-  HttpClient client = [&] {
-    TestServer server([](const Request&, int) { return ScriptedEngine::Reply{"Hello."}; }, options);
-    server.engine().set_media(test::media_info(server.server().model().tokenizer));
-    HttpClient connected = server.connect();
-    connected.send(
-        test::request_bytes("POST", "/v1/chat/completions", ask({image("http://" + silent.host() + "/a.png")}).dump()));
-    EXPECT_TRUE(eventually([&] { return silent.requests() == 1; }));
-    return connected;
-  }();
-  EXPECT_EQ(client.receive().status, 0);
-}
-
 TEST(NoPictures, AModelWithoutVisionSaysSo) {
   TestServer server([](const Request&, int) { return ScriptedEngine::Reply{"Hello."}; });
   const HttpResponse response = server.post("/v1/chat/completions", ask({text("a"), image(data_url(png()))}));
@@ -479,6 +458,10 @@ TEST(NoPictures, AModelWithoutVisionSaysSo) {
   EXPECT_EQ(Json::parse(response.body)["error"]["param"].get<std::string>(), "messages[0].content[1]");
   EXPECT_NE(response.body.find("takes no pictures"), std::string::npos);
   EXPECT_EQ(server.post("/tokenize", ask({image(data_url(png()))})).status, 400);
+  // The prompt can be looked at all the same; ids and text are the template's alone.
+  const Json rendered = server.json("/v1/chat/render", ask({image(data_url(png()))}));
+  EXPECT_NE(rendered["prompt"].get<std::string>().find("]<]image[>[What is it?"), std::string::npos);
+  EXPECT_EQ(rendered["count"].get<std::size_t>(), rendered["token_ids"].size());
   const Json state = Json::parse(server.get("/page/state").body);
   EXPECT_EQ(state["images"], false);
   EXPECT_NE(state["no_pictures"].get<std::string>(), "");

@@ -38,6 +38,19 @@ std::string bitmap(int width, int height, unsigned seed) {
   return out;
 }
 
+std::string thin_gif(int width, int height, int frames) {
+  const auto low = [](int value) { return static_cast<char>(value & 0xff); };
+  const auto high = [](int value) { return static_cast<char>(value >> 8 & 0xff); };
+  std::string out = "GIF89a";
+  for (const char c : {low(width), high(width), low(height), high(height), '\x80', '\0', '\0'}) out += c;
+  out += std::string("\0\0\0\xff\xff\xff", 6);
+  for (int i = 0; i < frames; ++i) {
+    out += std::string("\x21\xf9\x04\x04\x0a\0\0\0", 8);
+    out += std::string("\x2c\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0", 15);
+  }
+  return out + ";";
+}
+
 std::string base64(std::string_view bytes) {
   std::string out((bytes.size() + 2) / 3 * 4 + 1, '\0');
   const int size =

@@ -12,6 +12,8 @@ namespace m3::test {
 
 // A BMP of one bit a pixel, so that large ones are small files; `seed` changes its content.
 std::string bitmap(int width, int height, unsigned seed = 0);
+// A GIF of such a canvas whose every frame covers one pixel and lasts a tenth of a second: 19 bytes a frame.
+std::string thin_gif(int width, int height, int frames);
 // "data:TYPE;base64,…"
 std::string data_url(std::string_view bytes, std::string_view type = "image/png");
 std::string base64(std::string_view bytes);

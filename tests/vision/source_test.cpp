@@ -195,6 +195,44 @@ TEST(WebUrls, PublicAddresses) {
   }
 }
 
+TEST(WebUrls, HostsOfFlags) {
+  const auto line = [](std::string (*check)(const std::string&), const char* word) -> std::string {
+    try {
+      return "= " + check(word);
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::tuple<std::string (*)(const std::string&), const char*, const char*> cases[] = {
+      {check_domain, "Example.org", "= example.org"},
+      {check_domain, "example.org.", "= example.org"},
+      {check_domain, "10.0.0.5", "= 10.0.0.5"},
+      {check_domain, "2001:db8::1", "= 2001:db8::1"},
+      {check_domain, "[2001:db8::1]", "= 2001:db8::1"},
+      {check_domain, "http://a.com/", "a URL or a part of one"},
+      {check_domain, "a.com/", "a URL or a part of one"},
+      {check_domain, "me@a.com", "a URL or a part of one"},
+      {check_domain, "a.com:80", "has a port"},
+      {check_domain, "*.a.com", "a * stands alone"},
+      {check_domain, "", "no host"},
+      {check_domain, "a b", "no host"},
+      {check_private_host, "10.0.0.5:8080", "= 10.0.0.5:8080"},
+      {check_private_host, "Pictures:0080", "= pictures:80"},
+      {check_private_host, "[fd00::5]:8080", "= fd00::5:8080"},
+      {check_private_host, "a:b", "no host"},
+      {check_private_host, "a:99999", "no host"},
+      {check_private_host, "a:0", "no host"},
+      {check_private_host, "a", "has no port"},
+      {check_private_host, "a:", "has no port"},
+      {check_private_host, ":80", "no host"},
+      {check_private_host, "http://a:80", "a URL or a part of one"},
+      {check_private_host, "fd00::5:80", "no host"},
+  };
+  for (const auto& [check, word, expected] : cases) {
+    EXPECT_EQ(line(check, word).substr(0, std::strlen(expected)), expected) << word << ": " << line(check, word);
+  }
+}
+
 std::string ok(const std::string& body, const std::string& more = "") {
   return "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + more + "\r\n" + body;
 }
@@ -208,6 +246,11 @@ TEST(Fetching, FromATrustedHost) {
     if (target == "/a") return ok("picture");
     if (target == "/chunks")
       return "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\npic\r\n4\r\nture\r\n0\r\n\r\n";
+    if (target == "/interim") {
+      return "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + ok("picture");
+    }
+    if (target == "/switching") return "HTTP/1.1 101 Switching Protocols\r\n\r\n" + ok("picture");
+    if (target == "/only-interim") return "HTTP/1.1 100 Continue\r\n\r\n";
     if (target == "/to-a") return redirect("/a");
     if (target == "/to-hidden") return redirect("http://" + hidden.host() + "/");
     if (target == "/to-file") return redirect("file:///etc/passwd");
@@ -234,6 +277,9 @@ TEST(Fetching, FromATrustedHost) {
   EXPECT_EQ(load(base + "/a", options), "picture");
   EXPECT_EQ(load(base + "/chunks", options), "picture");
   EXPECT_EQ(load(base + "/to-a", options), "picture");
+  EXPECT_EQ(load(base + "/interim", options), "picture");
+  EXPECT_TRUE(contains(error_of(base + "/switching", options), "status 101"));
+  EXPECT_NE(error_of(base + "/only-interim", options), "");
   EXPECT_TRUE(contains(error_of(base + "/to-hidden", options), "no public address"));
   EXPECT_EQ(hidden.requests(), 0);
   EXPECT_NE(error_of(base + "/to-file", options), "");

@@ -25,6 +25,8 @@ sigset_t block_signals() {
   return signals;
 }
 
+bool takes_pictures(const media::MediaOptions& media) { return media.most_images > 0 || media.most_videos > 0; }
+
 void print_ready(server::Server& server) {
   const server::Model& model = server.model();
   const ModelInfo& info = model.engine->info();
@@ -34,8 +36,8 @@ void print_ready(server::Server& server) {
                           info.cache_pages, info.cache_tokens,
                           static_cast<double>(info.cache_token_bytes * info.cache_tokens) / 1e6, info.max_num_seqs,
                           info.max_concurrency));
-  if (info.media.unavailable.empty()) {
-    const media::MediaOptions& media = server.media().options();
+  const media::MediaOptions& media = server.media().options();
+  if (info.media.unavailable.empty() && takes_pictures(media)) {
     write_error(fmt::format("m3: pictures hold up to {} and {} while they are decoded, on {} threads and one\n",
                             human_bytes(media.memory_bytes), human_bytes(media.decode_memory_bytes), media.threads));
   }
@@ -48,7 +50,9 @@ void serve(const ServeOptions& options, const server::ModelLoader& load_model) {
   const server::ServerOptions server_options = options.finish();
   EngineOptions engine = options.model.engine;
   engine.checkpoint = options.model.path();
-  engine.other_picture_bytes = server_options.media.memory_bytes + server_options.media.decode_memory_bytes;
+  if (takes_pictures(server_options.media)) {
+    engine.other_picture_bytes = server_options.media.memory_bytes + server_options.media.decode_memory_bytes;
+  }
   server::Server server(server_options, [&](const LoadProgress& progress) {
     return load_model(engine, options.chat_template, progress);
   });

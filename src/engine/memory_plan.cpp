@@ -48,7 +48,7 @@ MemoryPlan plan_memory(const MemoryNeeds& needs, const MemoryRequest& request) {
   if (fitting_len == 0) {
     fail_resource(
         "no memory for even one 128-token page of {}: {} are left beside {}; a smaller "
-        "--max-model-len, --max-num-batched-tokens or --max-picture-patches needs less",
+        "--max-model-len, --max-num-batched-tokens, --max-picture-patches or --media-memory-bytes needs less",
         human_bytes(needs.page_bytes * request.full_contexts), human_bytes(budget), beside);
   }
   if (wanted_len > fitting_len) {

@@ -37,8 +37,8 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin));
 }
 
-// As a shell would read it, since terminals paste names for one: quotes around it, a backslash before a character, ~/ in
-// front. A file whose name is the text itself comes first.
+// As a shell would read it, since terminals paste names for one: quotes around it, a backslash before a character, ~/
+// in front. A file whose name is the text itself comes first.
 std::string file_name(const std::string& text, std::string_view command) {
   if (text.empty()) fail("{}: give the name of a file", command);
   std::error_code ignored;

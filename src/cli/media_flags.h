@@ -25,7 +25,8 @@ struct MediaFlags {
 // --media-size-rule, --allowed-media-domains, --media-private-hosts, --media-fetch-timeout, --media-decode-timeout,
 // --media-decode-memory-bytes, --media-max-video-total-pixels.
 void add_media_flags(CLI::App& command, MediaFlags& flags);
-// What requests of others may cost: --limit-mm-per-prompt, --language-model-only, --allowed-local-media-path, --media-*.
+// What requests of others may cost: --limit-mm-per-prompt, --language-model-only, --allowed-local-media-path,
+// --media-*.
 void add_media_limits(CLI::App& command, MediaFlags& flags);
 
 // vLLM takes lists as JSON: '["http://a", "http://b"]'. Plain words are taken too. Errors (usage) name the flag.

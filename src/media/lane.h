@@ -13,8 +13,8 @@
 
 namespace m3::media {
 
-// Owners' work is begun in turns, one piece of each; of one kind no more pieces run at a time than its bound. A piece whose
-// kind is at its bound lets those of other kinds and owners pass.
+// Owners' work is begun in turns, one piece of each; of one kind no more pieces run at a time than its bound. A piece
+// whose kind is at its bound lets those of other kinds and owners pass.
 class Lane {
  public:
   // `bound`: of a kind; at least 1. Threads begin when there is work for them.
@@ -23,8 +23,8 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // `order`: an owner's pieces of one kind begin in the order in which they came; drop() knows them by this. `work` must
-  // not throw. Once stopped, nothing is taken any more.
+  // `order`: an owner's pieces of one kind begin in the order in which they came; drop() knows them by this. `work`
+  // must not throw. Once stopped, nothing is taken any more.
   void post(const void* owner, const std::string& kind, std::size_t order, std::function<void()> work);
   // Forgets what has not begun of that owner's work, from that order on; returns the orders.
   std::vector<std::size_t> drop(const void* owner, std::size_t from = 0);

@@ -45,7 +45,8 @@ vision::PatchShape shape_of(const MediaInfo& model) {
 constexpr std::size_t inline_url = std::size_t{4} << 20, inline_urls = std::size_t{8} << 20;
 constexpr int local_threads = 2;
 
-// A small picture that takes longer begins anew among the large ones: pictures of few bytes and pixels can be made slow.
+// A small picture that takes longer begins anew among the large ones: pictures of few bytes and pixels can be made
+// slow.
 constexpr std::chrono::seconds small_time{1};
 
 const char* const small_kind = "small";

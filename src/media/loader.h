@@ -68,13 +68,14 @@ class MediaLoader {
   // else on one of the loader's. With the results in the order of the references, or with the error of the first that
   // failed: m3::Error that begins with its path, (input) for what it is and how large, MediaMemoryError where other
   // requests hold the memory; and when the job was cancelled, (internal).
-  // `most_tokens`: of all pictures together. `others_waiting`: requests that wait elsewhere, for the same limit. Errors:
-  // (busy) too many wait.
+  // `most_tokens`: of all pictures together. `others_waiting`: requests that wait elsewhere, for the same limit.
+  // Errors: (busy) too many wait.
   using Done = std::function<void(std::vector<Prepared>, std::exception_ptr)>;
   std::shared_ptr<Job> load(std::vector<Reference> references, const MediaInfo& model, std::int64_t most_tokens,
                             Done done, std::int64_t others_waiting = 0);
 
-  // From any thread. What has not begun is left out and what runs ends soon; done() gets an error, perhaps on this thread.
+  // From any thread. What has not begun is left out and what runs ends soon; done() gets an error, perhaps on this
+  // thread.
   void cancel(const std::shared_ptr<Job>& job);
 
   // Waits for it; `stop` is polled, and true cancels.

@@ -20,8 +20,8 @@ class MediaMemoryError : public Error {
   explicit MediaMemoryError(const std::string& message) : Error(ErrorKind::busy, message) {}
 };
 
-// Bytes that are held anywhere: files that were read and are not decoded yet, and values ready for the model. They outlive
-// the loader where requests do.
+// Bytes that are held anywhere: files that were read and are not decoded yet, and values ready for the model. They
+// outlive the loader where requests do.
 class MemoryBudget {
  public:
   explicit MemoryBudget(std::int64_t limit) : limit_(limit) {}
@@ -69,8 +69,8 @@ class Share {
   std::int64_t bytes_ = 0;
 };
 
-// What all decoders together hold of decoded pictures and frames. Large ones wait for one another in their order; a part
-// is kept for small ones, which therefore never wait for a large one.
+// What all decoders together hold of decoded pictures and frames. Large ones wait for one another in their order; a
+// part is kept for small ones, which therefore never wait for a large one.
 class DecodeMemory {
  public:
   explicit DecodeMemory(std::int64_t limit);

@@ -55,8 +55,9 @@ Sizing merged(const Sizing& first, const Sizing& more);
 // further members are fine. Errors: a type or word that is wrong, both rules' bounds at once, another member.
 Sizing read_sizing(const chat::Value& object, const std::string& path, bool others);
 
-// A request's: the members above in `mm_processor_kwargs`, in its `images_kwargs` and `videos_kwargs`, at the top of the
-// body (max_long_side_pixel, min_pixels, max_pixels, fps, size_rule), and `media_io_kwargs.video` (fps, num_frames).
+// A request's: the members above in `mm_processor_kwargs`, in its `images_kwargs` and `videos_kwargs`, at the top of
+// the body (max_long_side_pixel, min_pixels, max_pixels, fps, size_rule), and `media_io_kwargs.video` (fps,
+// num_frames).
 struct RequestSizing {
   Sizing images, videos;
 };
@@ -72,9 +73,9 @@ void apply_processor_kwargs(const std::string& json, const std::string& flag, Me
 // (usage) name the flag.
 void apply_limits(const std::vector<std::string>& words, const std::string& flag, MediaOptions& options);
 
-// Bounds without a rule choose the rule that has them. `detail` sets the long side where that rule holds and no bound is
-// given: low 504, high 2016, of videos also default 1008; under the area rule it changes nothing. Errors, which begin
-// with where it was said: what no picture could be sized by.
+// Bounds without a rule choose the rule that has them. `detail` sets the long side where that rule holds and no bound
+// is given: low 504, high 2016, of videos also default 1008; under the area rule it changes nothing. Errors, which
+// begin with where it was said: what no picture could be sized by.
 void apply(const Sizing& sizing, vision::ImageOptions& options);
 void apply(const Sizing& sizing, vision::VideoOptions& options);
 

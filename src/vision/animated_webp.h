@@ -16,8 +16,8 @@ namespace m3::vision {
 
 class AnimatedWebp {
  public:
-  // `bytes` must outlive this; `pixels` bounds the canvas; `control` hears of its memory. A file with a still picture has one frame. Errors (input):
-  // damaged, cut short, too large.
+  // `bytes` must outlive this; `pixels` bounds the canvas; `control` hears of its memory. A file with a still picture
+  // has one frame. Errors (input): damaged, cut short, too large.
   AnimatedWebp(std::span<const std::byte> bytes, std::int64_t pixels, const DecodeControl& control);
 
   const Size& size() const { return size_; }

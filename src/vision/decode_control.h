@@ -11,8 +11,8 @@ namespace m3::vision {
 struct DecodeControl {
   // Called before anything long: between rows, passes, frames and packets.
   std::function<void()> check = {};
-  // Called with the declared sizes known, before memory is taken for them: the bytes that decoding takes at its peak, the
-  // decoded picture or frames among them, the file not. Called again for the same file it says the same.
+  // Called with the declared sizes known, before memory is taken for them: the bytes that decoding takes at its peak,
+  // the decoded picture or frames among them, the file not. Called again for the same file it says the same.
   std::function<void(std::int64_t bytes)> reserve = {};
 
   void keep_on() const {

@@ -40,8 +40,8 @@ WebUrl parse_web_url(std::string_view url);
 // `location` of a redirect, which may be relative, seen from `from`.
 WebUrl resolve_redirect(const WebUrl& from, std::string_view location);
 
-// A word of FetchOptions::domains or ::private_hosts as they are compared: lower case, no brackets. Errors (input), what
-// to write instead: nothing that a URL's host, or host and port, could be equal to.
+// A word of FetchOptions::domains or ::private_hosts as they are compared: lower case, no brackets. Errors (input),
+// what to write instead: nothing that a URL's host, or host and port, could be equal to.
 std::string check_domain(const std::string& word);
 std::string check_private_host(const std::string& word);
 

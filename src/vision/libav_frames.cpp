@@ -57,8 +57,8 @@ std::string reason(int code) {
   return text;
 }
 
-// FFmpeg's reader of Matroska takes the end of the bytes for the end of the video. Whether the file's one segment, which
-// follows its header, says that it is longer; streams that were written without a size say nothing.
+// FFmpeg's reader of Matroska takes the end of the bytes for the end of the video. Whether the file's one segment,
+// which follows its header, says that it is longer; streams that were written without a size say nothing.
 bool matroska_cut_short(std::span<const std::byte> bytes) {
   // A number of 1 to 8 bytes, whose first one's leading zeros tell how many; `marked` keeps that byte's marking bit.
   const auto number = [&](std::size_t& at, bool marked) -> std::uint64_t {
@@ -83,8 +83,8 @@ bool matroska_cut_short(std::span<const std::byte> bytes) {
   return false;
 }
 
-// Whether a GIF's blocks end within one. What lies behind the end mark is not looked at, and the mark itself may lack, as
-// in many files.
+// Whether a GIF's blocks end within one. What lies behind the end mark is not looked at, and the mark itself may
+// lack, as in many files.
 bool gif_cut_short(std::span<const std::byte> bytes) {
   std::size_t at = 0;
   const auto skip = [&](std::size_t count) {
@@ -127,9 +127,9 @@ int decoder_threads() {
 }
 
 // At the peak, of a video with frames of that size. A GIF's frames have 4 bytes a pixel: FFmpeg holds its canvas, the
-// frame and one that waits (measured with the rest: 14.4 bytes a pixel). Other codecs have frames to refer to, 16 at most,
-// and one a thread; most have 1.5 bytes a pixel, and large ones refer to fewer frames, which makes up for those with 3.
-// Beside them there is the frame in RGB, padded, plain and turned.
+// frame and one that waits (measured with the rest: 14.4 bytes a pixel). Other codecs have frames to refer to, 16 at
+// most, and one a thread; most have 1.5 bytes a pixel, and large ones refer to fewer frames, which makes up for those
+// with 3. Beside them there is the frame in RGB, padded, plain and turned.
 std::int64_t decoding_bytes(const Size& size, AVCodecID codec) {
   constexpr std::int64_t gif_frames = 3, codec_frames = 18, codec_bytes = 2;
   const std::int64_t frames =

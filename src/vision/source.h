@@ -19,8 +19,8 @@ struct SourceOptions {
   // http: and https: URLs are off unless this says so.
   bool web = false;
   FetchOptions fetch;
-  // Called with the bytes that there will be of a data: URL or a file, before they are taken, and from the web with those
-  // that have come (fetch.received is not looked at). What it throws ends the reading.
+  // Called with the bytes that there will be of a data: URL or a file, before they are taken, and from the web with
+  // those that have come (fetch.received is not looked at). What it throws ends the reading.
   std::function<void(std::int64_t bytes)> received;
 };
 

@@ -28,9 +28,9 @@ class VideoFrames;  // of one kind of file
 
 class VideoReader {
  public:
-  // `bytes` and `control` must outlive this. Opens the container and reads its index of frames; decodes nothing yet. Errors (input),
-  // one line without the source's name: not a video, no video stream, no decoder for it, too large, damaged; and what
-  // `control` throws, here and in read().
+  // `bytes` and `control` must outlive this. Opens the container and reads its index of frames; decodes nothing yet.
+  // Errors (input), one line without the source's name: not a video, no video stream, no decoder for it, too large,
+  // damaged; and what `control` throws, here and in read().
   explicit VideoReader(std::span<const std::byte> bytes, const VideoLimits& limits = {},
                        const DecodeControl& control = no_control);
   ~VideoReader();

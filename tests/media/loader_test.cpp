@@ -201,7 +201,7 @@ Reference long_video() {
 const MediaLoader::Done nobody = [](const std::vector<Prepared>&, const std::exception_ptr&) {};
 
 TEST(MediaLoader, SmallPicturesDoNotWaitForLongVideos) {
-  MediaLoader loader({.threads = 2});
+  MediaLoader loader({.threads = 2, .decode_seconds = 3600});
   std::vector<std::shared_ptr<MediaLoader::Job>> videos;
   for (int i = 0; i < 3; ++i) videos.push_back(loader.load({long_video()}, model(), no_limit, nobody));
   ASSERT_TRUE(eventually([&] { return loader.decodings() == 2; }));
@@ -222,7 +222,7 @@ TEST(MediaLoader, WhatIsCachedNeedsNoThread) {
   MediaLoader loader({.threads = 1, .most_waiting = 0});
   const Reference picture = reference(data_url(bitmap(112, 112)));
   EXPECT_NE(problem(loader, {picture}, no_limit, ErrorKind::busy).find("try again"), std::string::npos);
-  MediaLoader other({.threads = 1, .most_waiting = 1});
+  MediaLoader other({.threads = 1, .decode_seconds = 3600, .most_waiting = 1});
   EXPECT_EQ(problem(other, {picture}), "");
   const auto video = other.load({long_video()}, model(), no_limit, nobody);
   ASSERT_TRUE(eventually([&] { return other.decodings() == 2; }));
@@ -241,7 +241,7 @@ TEST(MediaLoader, WhatIsCachedNeedsNoThread) {
 // A picture that seems small and is not goes on among the large ones.
 TEST(MediaLoader, LargePicturesBeginAmongSmallOnes) {
   MediaLoader loader({.threads = 1, .decode_memory_bytes = std::int64_t{64} << 20});  // 16 MiB are small
-  EXPECT_EQ(problem(loader, {reference(data_url(bitmap(1000, 1000)))}), "");
+  EXPECT_EQ(problem(loader, {reference(data_url(bitmap(300, 300)))}), "");
   EXPECT_EQ(loader.decodings(), 1);
   EXPECT_EQ(problem(loader, {reference(data_url(bitmap(3000, 3000)))}), "");
   EXPECT_EQ(loader.decodings(), 3);
@@ -288,7 +288,7 @@ TEST(MediaLoader, FetchesHoldUpNobodyElse) {
 // Files that wait to be decoded are memory too.
 TEST(MediaLoader, FilesThatWaitAreCounted) {
   constexpr std::int64_t limit = 1'000'000;
-  MediaLoader loader({.threads = 1, .memory_bytes = limit});
+  MediaLoader loader({.threads = 1, .decode_seconds = 3600, .memory_bytes = limit});
   const auto video = loader.load({long_video()}, model(), no_limit, nobody);
   ASSERT_TRUE(eventually([&] { return loader.held_bytes() > 64 * 1176 * 4; }));  // its file and its values
   const std::int64_t file = loader.held_bytes() - std::int64_t{64} * 1176 * 4;

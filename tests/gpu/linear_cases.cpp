@@ -73,6 +73,8 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
                                  {641, 300, 6144},
                                  {1500, 520, 1024},
                                  {7, 3000, 1024},
+                                 {20, 9000, 256},
+                                 {40, 8500, 128},
                                  {5, 25, 96},
                                  {6, 7, 160},
                                  {65, 50, 800}});

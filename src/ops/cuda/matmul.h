@@ -3,7 +3,7 @@
 //
 // One order of summation for any number of rows: K is cut into eight segments of whole steps of 64, each summed on the
 // tensor cores in ascending order, and the eight sums are added in order. Every kernel here keeps it, so that a row's
-// bits do not depend on which kernel ran.
+// bits do not depend on which kernel ran; Hopper's own (*_sm90) need not, and are left out where `fixed_order` is set.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -18,6 +18,7 @@ inline constexpr int few_blocks = 2;  // of a multiprocessor
 // Columns of a stage of the ring, of a lane in it; rows of a tile; stages.
 template <WeightFormat Format_, int Tiles, int Stages>
 struct FewShape {
+  static_assert(Format_ != WeightFormat::nvfp4);
   static constexpr WeightFormat format = Format_;
   static constexpr int tiles = Tiles;  // of 16 rows
   static constexpr int stages = Stages;
@@ -28,9 +29,9 @@ struct FewShape {
   static constexpr int columns = Format_ == WeightFormat::bf16 ? 64 : 128;
   static constexpr int subs = columns / 64;  // a lane's 16 columns each
   static constexpr int row_bytes = columns / 64 * step_bytes(Format_);
-  static constexpr int pieces = row_bytes / 16;                                             // of a row
-  static constexpr int copies = rows * pieces / 32;                                         // of a lane
-  static constexpr int scale_bytes = !scaled ? 0 : Format_ == WeightFormat::nvfp4 ? 8 : 4;  // of a row
+  static constexpr int pieces = row_bytes / 16;       // of a row
+  static constexpr int copies = rows * pieces / 32;   // of a lane
+  static constexpr int scale_bytes = scaled ? 4 : 0;  // of a row
   static constexpr int value_bytes = rows * row_bytes;
   static constexpr int stage_bytes = value_bytes + rows * scale_bytes;
   static constexpr int ring_bytes = stages * stage_bytes;  // of a warp
@@ -234,23 +235,15 @@ __global__ void __launch_bounds__(256, few_blocks)
             const std::byte* row = of + (g + 8 * r) * Shape::scale_bytes;
             if constexpr (Shape::format == WeightFormat::mxfp4) {
               codes[r][0] = codes[r][1] = *reinterpret_cast<const std::uint8_t*>(row + j);
-            } else if constexpr (Shape::format == WeightFormat::nvfp4) {
-              const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(row + 2 * j);
-              codes[r][0] = both & 0xffu, codes[r][1] = both >> 8;
             } else {
               codes[r][0] = *reinterpret_cast<const std::uint8_t*>(row + j / 2);
               codes[r][1] = *reinterpret_cast<const std::uint8_t*>(row + 2 + j / 2);
             }
           }
-          if constexpr (Shape::format == WeightFormat::nvfp4) {
+          std::uint32_t any = 0;
 #pragma unroll
-            for (int r = 0; r < Shape::tiles * 2; ++r) rare |= Codec_::rare(codes[r][0]) || Codec_::rare(codes[r][1]);
-          } else {
-            std::uint32_t any = 0;
-#pragma unroll
-            for (int r = 0; r < Shape::tiles * 2; ++r) any |= codes[r][0] | codes[r][1];
-            rare = Codec_::rare(any);
-          }
+          for (int r = 0; r < Shape::tiles * 2; ++r) any |= codes[r][0] | codes[r][1];
+          rare = Codec_::rare(any);
         }
         std::uint32_t whole[Shape::tiles * 2][4];  // four-bit codes of both subs
         if constexpr (Shape::nibbles) {

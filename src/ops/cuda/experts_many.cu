@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(256) experts_combine_many_sm80(const __grid_co
   for (int column = static_cast<int>(threadIdx.x) * 8; column < args.columns; column += 256 * 8) {
     float sums[8] = {};
     const auto add = [&](const float* part) {
-      const float4 low = __ldcs(reinterpret_cast<const float4*>(part + column));
-      const float4 high = __ldcs(reinterpret_cast<const float4*>(part + column) + 1);
+      const float4 low = *reinterpret_cast<const float4*>(part + column);
+      const float4 high = *reinterpret_cast<const float4*>(part + column + 4);
       sums[0] += low.x, sums[1] += low.y, sums[2] += low.z, sums[3] += low.w;
       sums[4] += high.x, sums[5] += high.y, sums[6] += high.z, sums[7] += high.w;
     };
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(256) experts_combine_many_sm80(const __grid_co
         add(args.parts + pair * args.columns);
         continue;
       }
-      const uint4 part = __ldcs(reinterpret_cast<const uint4*>(args.rounded_parts + pair * args.columns + column));
+      const uint4 part = *reinterpret_cast<const uint4*>(args.rounded_parts + pair * args.columns + column);
       sums[0] += low_bf16(part.x), sums[1] += high_bf16(part.x), sums[2] += low_bf16(part.y);
       sums[3] += high_bf16(part.y), sums[4] += low_bf16(part.z), sums[5] += high_bf16(part.z);
       sums[6] += low_bf16(part.w), sums[7] += high_bf16(part.w);

@@ -40,7 +40,7 @@ int multiprocessors() {
 }
 
 bool decode_takes_sm90(const MatmulArgs& args) {
-  if (args.fixed_order || args.items == 0) return false;
+  if (args.fixed_order || args.gelu || args.items == 0) return false;
   const WeightFormat format = args.inline_parts[0].format;
   const bool bf16 = format == WeightFormat::bf16;
   const bool nibbles = format == WeightFormat::mxfp4 || format == WeightFormat::nvfp4;

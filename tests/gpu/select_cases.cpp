@@ -95,6 +95,12 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     }
     run(rig, results, with({.dropped = most}), {{40000, 2}, {700, 1}}, 330, 9, "300 dropped");
     run(rig, results, with({.holes = 5}), {{9000, 2}, {128, 1}, {5000, 1}}, 160, 9, "pages not resident");
+    const std::vector<SequenceShape> single = {{9000, 1}, {1, 1}, {0, 1}, {2048, 1}, {2049, 2}, {5000, 2}};
+    run(rig, results, with({}), single, 160, 9, "decode");
+    run(rig, results, with({.topk = 3}), single, 160, 9, "decode, top 3");
+    run(rig, results, with({.init = 2, .local = 3}), single, 160, 9, "decode, init 2, local 3");
+    run(rig, results, with({.heads = 8}), single, 160, 9, "decode, 8 heads");
+    run(rig, results, with({}), {{9000, 4}, {129, 2}, {5000, 3}}, 160, 9, "decode, groups of 4");
     const std::vector<SequenceShape> groups = {{9000, 16}, {128, 3}, {5000, 5}, {0, 2}, {129, 2}};
     run(rig, results, with({}), groups, 160, 9, "groups");
     run(rig, results, with({.heads = 1, .init = 1, .local = 2}), groups, 160, 9, "groups, 1 head");

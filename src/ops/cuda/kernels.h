@@ -80,7 +80,7 @@ struct SelectArgs {
 std::int64_t select_score_floats(std::int64_t tokens, std::int64_t heads, std::int64_t context);
 cudaError_t launch_select_blocks(const SelectArgs& args, cudaStream_t stream);
 
-// Hopper's own: up to 64 tokens times heads a sequence, in one launch; and prompts.
+// Hopper's own: up to 16 tokens times heads a sequence, in one launch; and prompts.
 bool select_decode_takes_sm90(const SelectArgs& args);
 cudaError_t launch_select_decode_sm90(const SelectArgs& args, cudaStream_t stream);
 bool select_prefill_takes_sm90(const SelectArgs& args);
@@ -122,12 +122,6 @@ inline constexpr int most_route_segments = 16;
 int route_segments_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens);
 cudaError_t launch_route_sums_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens,
                                    float* sums, cudaStream_t stream);
-
-// And for more tokens; `pieces` [route_prefill_piece_bytes_sm90(columns)]: scratch, at 16 bytes.
-std::int64_t route_prefill_piece_bytes_sm90(std::int64_t columns);
-int route_prefill_segments_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride, int tokens);
-cudaError_t launch_route_prefill_sm90(const WeightMatrix& gate, const std::uint16_t* x, std::int64_t x_stride,
-                                      int tokens, int segments, std::byte* pieces, float* sums, cudaStream_t stream);
 
 // Lists of (token, slot) pairs by expert, for matmul.h: pair = token · per_token + slot.
 struct GroupLists {

@@ -71,9 +71,6 @@ std::int64_t CudaBackend::matmul_scratch_bytes(const Limits& limits) const {
   arena.take<std::uint16_t>(rows * columns);  // quantised activations
   arena.take<float>(rows);
   arena.take<float>(limits.tokens * limits.experts);  // route
-  arena.take<std::byte>(route_prefill_piece_bytes_sm90(limits.hidden));
-  arena.take<float>(8 * std::min<std::int64_t>(limits.tokens, 4096) * limits.experts);  // segments for many tokens
-  arena.take<float>(limits.tokens * limits.experts);
   arena.take<float>(std::max(k_segments, most_route_segments) *
                     std::min<std::int64_t>(limits.tokens, route_segment_tokens) * limits.experts);
   return arena.used();
@@ -263,15 +260,6 @@ void CudaBackend::route(const Tensor& hidden, const WeightMatrix& gate, std::spa
     segments = hopper_segments;
     logits = arena.take<float>(segments * hidden.rows * experts);
     check(launch_route_sums_sm90(gate, halves(hidden), hidden.row_stride, tokens, logits, stream_), "route");
-  } else if (const int many = deterministic_ || gate.quantized_activations
-                                  ? 0
-                                  : route_prefill_segments_sm90(gate, halves(hidden), hidden.row_stride, tokens);
-             many > 0) {
-    segments = many;
-    auto* pieces = arena.take<std::byte>(route_prefill_piece_bytes_sm90(gate.columns));
-    logits = arena.take<float>(segments * hidden.rows * experts);
-    check(launch_route_prefill_sm90(gate, halves(hidden), hidden.row_stride, tokens, segments, pieces, logits, stream_),
-          "route");
   } else if (!gate.quantized_activations && route_takes_segments(gate, halves(hidden), hidden.row_stride, tokens)) {
     segments = k_segments;
     logits = arena.take<float>(k_segments * hidden.rows * experts);

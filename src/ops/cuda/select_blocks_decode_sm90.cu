@@ -6,6 +6,9 @@ namespace m3::ops::cuda {
 
 namespace {
 
+// Tokens of a sequence times heads: past it, the kernel for prompts is the faster one.
+constexpr int most_columns = 16;
+
 int blocks_of(std::int64_t context) { return static_cast<int>((context + page_tokens - 1) / page_tokens); }
 
 int blocks_of_threads(const SelectArgs& args) {
@@ -41,7 +44,7 @@ cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
 
 bool select_decode_takes_sm90(const SelectArgs& args) {
   return is_hopper() && !args.deterministic && args.dropped_count == 0 && args.topk <= list_length &&
-         args.local_blocks >= 1 && args.batch.longest_query * args.heads <= 64 && args.stride % 8 == 0 &&
+         args.local_blocks >= 1 && args.batch.longest_query * args.heads <= most_columns && args.stride % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(args.index_q) % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(args.index_k.data) % 16 == 0 && args.index_k.page_bytes % 16 == 0 &&
          args.batch.sequences <= std::min<std::int64_t>(most_decode_sequences, args.counters_size) &&
@@ -51,7 +54,7 @@ bool select_decode_takes_sm90(const SelectArgs& args) {
 cudaError_t launch_select_decode_sm90(const SelectArgs& args, cudaStream_t stream) {
   const bool fp8 = args.index_k.dtype == DType::f8_e4m3;
   if (args.batch.longest_query * args.heads <= 8) {
-    return fp8 ? run<true, 1, 6, 1>(args, stream) : run<false, 1, 3, 1>(args, stream);
+    return fp8 ? run<true, 2, 6, 1>(args, stream) : run<false, 2, 4, 1>(args, stream);
   }
   return fp8 ? run<true, 1, 6, 8>(args, stream) : run<false, 1, 3, 8>(args, stream);
 }

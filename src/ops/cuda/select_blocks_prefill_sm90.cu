@@ -49,7 +49,6 @@ bool select_prefill_takes_sm90(const SelectArgs& args) {
 
 cudaError_t launch_select_prefill_sm90(const SelectArgs& args, cudaStream_t stream) {
   SelectPlan plan;
-  plan.align = false;
   lay_out_select_plan(reinterpret_cast<std::byte*>(args.scores), args.batch.tokens, args.batch.sequences, args.heads,
                       tile_rows / args.heads, processor_count(), plan);
   return args.index_k.dtype == DType::f8_e4m3 ? run<true, 2, 2>(args, plan, stream)

@@ -36,7 +36,6 @@ struct SelectPlan {
   uint4* ids;       // likewise
   int tile_tokens;
   int blocks_of_threads;
-  bool align;  // whether as many blocks of threads share each tile, where that loses little
 };
 
 // Orders scores as integers above 0.
@@ -152,8 +151,7 @@ static __global__ void __launch_bounds__(1024)
   }
   if (thread == 0) unit_begin[tiles] = units;
   __syncthreads();
-  int groups = plan.blocks_of_threads;
-  if (plan.align && tiles < groups && groups / tiles * tiles * 100 >= groups * 95) groups = groups / tiles * tiles;
+  const int groups = plan.blocks_of_threads;
   const int first_tile = thread < groups ? find_run(unit_begin, tiles, run_begin(units, thread, groups)) : 0;
   wait_for_previous();
   if (thread == 0) {

@@ -13,12 +13,6 @@ cudaError_t launch_route_sums_sm90(const WeightMatrix&, const std::uint16_t*, st
   return cudaErrorInvalidValue;
 }
 
-std::int64_t route_prefill_piece_bytes_sm90(std::int64_t) { return 0; }
-int route_prefill_segments_sm90(const WeightMatrix&, const std::uint16_t*, std::int64_t, int) { return 0; }
-cudaError_t launch_route_prefill_sm90(const WeightMatrix&, const std::uint16_t*, std::int64_t, int, int, std::byte*,
-                                      float*, cudaStream_t) {
-  return cudaErrorInvalidValue;
-}
 bool sample_takes_sm90(int) { return false; }
 cudaError_t launch_sample_sm90(const float*, std::int64_t, int, const SampleRow*, int, std::uint32_t*, std::int32_t*,
                                std::uint8_t*, cudaStream_t) {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skills import pictures, tasks
+from skills import pictures, tasks, tools
 from skills.conversation import CHAT_WEIGHT, DEVELOPERS, THINK_END, MODES, draw_conversation, draw_task, messages_of
 from skills.scenes import OBJECT_VALUES, OBJECTS, SCENE_VALUES
 from sprites import Atlas
@@ -34,7 +34,9 @@ class SightLayout(Layout):
     medium_rows: int = 8
     long: int = 16384
     text: int = 20480  # of the short part, conversations without pictures
-    sums: float = 0.3  # of these, sums alone, most of them to be done without thinking: what suffers first
+    # Of these, what suffers first: sums, most of them to be done without thinking, and calls of tools.
+    sums: float = 0.1
+    tools: float = 0.6
     # (slots, tokens of a slot, frames drawn)
     groups: tuple = ((256, 64, 1), (72, 64, 2), (20, 196, 2))
     questions: int = 2400  # at most
@@ -188,6 +190,15 @@ class SightMaker(Maker):
                 return ids, weights
             ids, weights = ids + more, weights + more_weights
 
+    def tool_task(self, limit: int) -> tuple[list[int], list[int]] | None:
+        mode = self.random.choice(MODES)
+        task = tools.no_tool(self.random, False) if self.random.random() < 0.25 else tools.tool_call(self.random, False)
+        head = self.renderer.encode_head(mode, task.developer, task.tools)
+        ids, weights = self.renderer.encode_messages(messages_of(task, mode))
+        if len(head) + len(ids) > limit:
+            return None
+        return head + ids, [0] * len(head) + weights
+
     def unit(self) -> dict[str, np.ndarray]:
         layout, slots = self.layout, Slots(self.layout)
         parts, asked, total = [], [], 0
@@ -202,8 +213,11 @@ class SightMaker(Maker):
             room = layout.short - total
             about_pictures = room > layout.text or self.held
             made = self.conversation(min(SHORT_LIMIT, room), slots, 0.03) if about_pictures else None
-            if made is None and self.random.random() < layout.sums:
+            drill = self.random.random()
+            if made is None and drill < layout.sums:
                 made = self.sums(min(SHORT_LIMIT, room))
+            elif made is None and drill < layout.sums + layout.tools:
+                made = self.tool_task(min(SHORT_LIMIT, room))
             if made is None:
                 made = draw_conversation(self.random, self.renderer, min(SHORT_LIMIT, room), self.filler, self.runs)
             add(*made)

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <lzma.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +18,7 @@
 #include "src/base/mapped_file.h"
 #include "src/tokenizer/merge_table.h"
 #include "src/tokenizer/tokenizer.h"
+#include "tests/support/xz.h"
 
 namespace m3::testing {
 
@@ -26,25 +26,7 @@ inline std::filesystem::path stored_file(std::string_view name) {
   return std::filesystem::path(M3_TEST_DATA) / "tokenizer" / name;
 }
 
-inline std::string read_xz(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  lzma_stream stream = LZMA_STREAM_INIT;
-  if (lzma_stream_decoder(&stream, UINT64_MAX, 0) != LZMA_OK) throw std::runtime_error("liblzma does not start");
-  stream.next_in = reinterpret_cast<const std::uint8_t*>(file.bytes().data());
-  stream.avail_in = file.bytes().size();
-  std::string text;
-  std::array<char, 65536> buffer{};
-  lzma_ret status = LZMA_OK;
-  while (status == LZMA_OK) {
-    stream.next_out = reinterpret_cast<std::uint8_t*>(buffer.data());
-    stream.avail_out = buffer.size();
-    status = lzma_code(&stream, LZMA_FINISH);
-    text.append(buffer.data(), buffer.size() - stream.avail_out);
-  }
-  lzma_end(&stream);
-  if (status != LZMA_STREAM_END) throw std::runtime_error(path.string() + " is not a whole .xz file");
-  return text;
-}
+using test::read_xz;
 
 // Calls visit(json) for each line of a .jsonl.xz file; returns the number of lines.
 inline std::size_t for_each_line(std::string_view name, const std::function<void(const nlohmann::json&)>& visit) {

@@ -9,6 +9,8 @@
 #include "src/vision/decode_image.h"
 #include "src/vision/media_type.h"
 #include "src/vision/orientation.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/xz.h"
 #include "tests/vision/cases.h"
 
 namespace m3::vision {
@@ -37,7 +39,9 @@ std::vector<std::filesystem::path> files() {
 }
 
 TEST(Pictures, EveryKindIsDecodedAsPillowDoes) {
-  const TensorFiles expected = TensorFiles::open_file(vision_data("pictures.safetensors"));
+  const test::TemporaryDirectory folder;
+  const TensorFiles expected =
+      TensorFiles::open_file(test::unpack_xz(vision_data("pictures.safetensors.xz"), folder.path()));
   std::size_t count = 0;
   for (const auto& path : files()) {
     SCOPED_TRACE(path.filename());

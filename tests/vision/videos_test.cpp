@@ -8,6 +8,8 @@
 #include "src/checkpoint/safetensors.h"
 #include "src/vision/preprocess.h"
 #include "src/vision/video_reader.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/xz.h"
 #include "tests/vision/cases.h"
 
 namespace m3::vision {
@@ -33,7 +35,9 @@ std::vector<T> values_of(const TensorFiles& files, const std::string& name) {
 }
 
 TEST(Videos, EveryKindIsDecodedWithItsTimes) {
-  const TensorFiles expected = TensorFiles::open_file(vision_data("videos.safetensors"));
+  const test::TemporaryDirectory folder;
+  const TensorFiles expected =
+      TensorFiles::open_file(test::unpack_xz(vision_data("videos.safetensors.xz"), folder.path()));
   std::size_t count = 0;
   for (const auto& path : files()) {
     const std::string name = path.filename();

@@ -7,6 +7,7 @@ not stored: the tests make the same ones (pattern(), below, has a twin in tests/
 
 import hashlib
 import json
+import lzma
 import math
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as tvF
 from transformers.image_transforms import convert_to_rgb
@@ -143,6 +144,10 @@ def decoded(path):
     return np.array(convert_to_rgb(ImageOps.exif_transpose(image)))
 
 
+def save_packed(tensors, path):
+    path.write_bytes(lzma.compress(save(tensors), preset=9))
+
+
 def main(out):
     out.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(3)
@@ -154,7 +159,8 @@ def main(out):
     pictures = out / "pictures"
     pictures.mkdir(exist_ok=True)
     names = sample_files.write_pictures(pictures)
-    save_file({name: np.ascontiguousarray(decoded(pictures / name)) for name in names}, out / "pictures.safetensors")
+    tensors = {name: np.ascontiguousarray(decoded(pictures / name)) for name in names}
+    save_packed(tensors, out / "pictures.safetensors.xz")
 
     videos = out / "videos"
     videos.mkdir(exist_ok=True)
@@ -164,7 +170,7 @@ def main(out):
         tensors[name + "/times"] = np.array(times, dtype=np.float64)
         tensors[name + "/kept"] = np.array(kept, dtype=np.int32)
         tensors[name + "/frames"] = np.ascontiguousarray(frames[kept])
-    save_file(tensors, out / "videos.safetensors")
+    save_packed(tensors, out / "videos.safetensors.xz")
     for file in out.glob("*.safetensors"):
         file.chmod(0o644)
 

@@ -171,8 +171,6 @@ def main(out):
         tensors[name + "/kept"] = np.array(kept, dtype=np.int32)
         tensors[name + "/frames"] = np.ascontiguousarray(frames[kept])
     save_packed(tensors, out / "videos.safetensors.xz")
-    for file in out.glob("*.safetensors"):
-        file.chmod(0o644)
 
 
 if __name__ == "__main__":

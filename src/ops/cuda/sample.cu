@@ -108,57 +108,7 @@ __global__ void __launch_bounds__(sample_threads)
     if (thread == 0) finite[blockIdx.x] = every != 0 ? 1 : 0;
   }
 
-  // Each different id of a history once: the thread that finds its count at zero again leaves it there.
-  const auto count_ids = [&](const std::int32_t* history, int length) {
-    for (int i = thread; i < length; i += sample_threads) {
-      const int id = history[i];
-      if (id >= 0 && id < vocab) atomicAdd(&counts[id], 1u);
-    }
-  };
-  const auto for_each_counted = [&](const std::int32_t* history, int length, const auto& apply) {
-    for (int i = thread; i < length; i += sample_threads) {
-      const int id = history[i];
-      if (id < 0 || id >= vocab) continue;
-      const std::uint32_t times = atomicExch(&counts[id], 0u);
-      if (times > 0) apply(id, times);
-    }
-  };
-  if (row.repetition_penalty != 1) {
-    count_ids(row.prompt_ids, row.prompt_count);
-    count_ids(row.output_ids, row.output_count);
-    __syncthreads();
-    const auto apply = [&](int id, std::uint32_t) {
-      const float logit = logits[id];
-      logits[id] = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
-    };
-    for_each_counted(row.prompt_ids, row.prompt_count, apply);
-    for_each_counted(row.output_ids, row.output_count, apply);
-    __syncthreads();
-  }
-  if (row.presence_penalty != 0 || row.frequency_penalty != 0) {
-    count_ids(row.output_ids, row.output_count);
-    __syncthreads();
-    for_each_counted(row.output_ids, row.output_count, [&](int id, std::uint32_t times) {
-      logits[id] -= __fadd_rn(row.presence_penalty, __fmul_rn(row.frequency_penalty, static_cast<float>(times)));
-    });
-    __syncthreads();
-  }
-  if (row.bias_count > 0) {
-    if (thread == 0) {  // in order: an id may come twice
-      for (int i = 0; i < row.bias_count; ++i) {
-        const int id = row.bias[i].id;
-        if (id >= 0 && id < vocab) logits[id] += row.bias[i].value;
-      }
-    }
-    __syncthreads();
-  }
-  if (row.allowed_words >= 0) {
-    for (int id = thread; id < vocab; id += sample_threads) {
-      const std::uint32_t bits = id / 32 < row.allowed_words ? row.allowed[id / 32] : 0u;
-      if ((bits >> (id % 32) & 1u) == 0) logits[id] = -__builtin_huge_valf();
-    }
-    __syncthreads();
-  }
+  shape_logits(row, logits, counts, 0, vocab, thread, sample_threads);
 
   std::uint64_t best = 0;
   for (int id = thread; id < vocab; id += sample_threads) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/ops/cuda/device.cuh"
+#include "src/ops/cuda/kernels.h"
 
 namespace m3::ops::cuda {
 
@@ -32,6 +33,64 @@ __device__ inline double uniform_draw(std::uint64_t seed, std::uint32_t sample, 
   }
   const std::uint64_t bits = (std::uint64_t{counter[0]} << 32 | counter[1]) >> 11;
   return static_cast<double>(bits) * 0x1p-53;
+}
+
+// Penalties, biases and the mask of `row`, in this order, on the logits `values` of ids first … first + count - 1, by a
+// block's `threads`. `counts` [count]: zero before and after.
+__device__ inline void shape_logits(const SampleRow& row, float* values, std::uint32_t* counts, int first, int count,
+                                    int thread, int threads) {
+  // Each different id of a history once: the thread that finds its count at zero again leaves it there.
+  const auto count_ids = [&](const std::int32_t* history, int length) {
+    for (int i = thread; i < length; i += threads) {
+      const int id = history[i] - first;
+      if (id >= 0 && id < count) atomicAdd(&counts[id], 1u);
+    }
+  };
+  const auto for_each_counted = [&](const std::int32_t* history, int length, const auto& apply) {
+    for (int i = thread; i < length; i += threads) {
+      const int id = history[i] - first;
+      if (id < 0 || id >= count) continue;
+      const std::uint32_t times = atomicExch(&counts[id], 0u);
+      if (times > 0) apply(id, times);
+    }
+  };
+  if (row.repetition_penalty != 1) {
+    count_ids(row.prompt_ids, row.prompt_count);
+    count_ids(row.output_ids, row.output_count);
+    __syncthreads();
+    const auto apply = [&](int id, std::uint32_t) {
+      const float logit = values[id];
+      values[id] = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+    };
+    for_each_counted(row.prompt_ids, row.prompt_count, apply);
+    for_each_counted(row.output_ids, row.output_count, apply);
+    __syncthreads();
+  }
+  if (row.presence_penalty != 0 || row.frequency_penalty != 0) {
+    count_ids(row.output_ids, row.output_count);
+    __syncthreads();
+    for_each_counted(row.output_ids, row.output_count, [&](int id, std::uint32_t times) {
+      values[id] -= __fadd_rn(row.presence_penalty, __fmul_rn(row.frequency_penalty, static_cast<float>(times)));
+    });
+    __syncthreads();
+  }
+  if (row.bias_count > 0) {
+    if (thread == 0) {  // in order: an id may come twice
+      for (int i = 0; i < row.bias_count; ++i) {
+        const int id = row.bias[i].id - first;
+        if (id >= 0 && id < count) values[id] += row.bias[i].value;
+      }
+    }
+    __syncthreads();
+  }
+  if (row.allowed_words >= 0) {
+    for (int i = thread; i < count; i += threads) {
+      const int id = first + i;
+      const std::uint32_t bits = id / 32 < row.allowed_words ? row.allowed[id / 32] : 0u;
+      if ((bits >> (id % 32) & 1u) == 0) values[i] = -__builtin_huge_valf();
+    }
+    __syncthreads();
+  }
 }
 
 }  // namespace m3::ops::cuda

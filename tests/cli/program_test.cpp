@@ -164,8 +164,8 @@ TEST(ProgramOutput, TracedPicturesCanBeTracedAgain) {
   const std::string first = (files / "first.safetensors").string(), second = (files / "second.safetensors").string();
   const std::string data = M3_TEST_DATA;
   const Outcome outcome =
-      run({"trace", model, "--image", data + "/vision/pictures/rgb-8.png", "--image",
-           data + "/vision/pictures/420.jpg", "--video", data + "/vision/videos/h264.mp4", "--mm-processor-kwargs",
+      run({"trace", model, "--image", data + "/vision/pictures/rgb-8.png", "--image", data + "/vision/pictures/420.jpg",
+           "--video", data + "/vision/videos/h264.mp4", "--mm-processor-kwargs",
            R"({"videos_kwargs": {"max_long_side_pixel": 112}})", "--out", first});
   ASSERT_EQ(outcome.exit, 0) << outcome.err;
   ASSERT_EQ(run({"trace", model, "--pixels", first, "--out", second}).exit, 0);

@@ -33,10 +33,11 @@ class SightLayout(Layout):
     short: int = 49152
     medium_rows: int = 8
     long: int = 16384
-    text: int = 20480  # of the short part, conversations without pictures
-    # Of these, what suffers first: sums, most of them to be done without thinking, and calls of tools.
-    sums: float = 0.1
-    tools: float = 0.6
+    text: int = 24576  # of the short part, conversations without pictures
+    # Shares of these for what suffers first: sums, most of them to be done without thinking, calls of tools, passages.
+    sums: float = 0.08
+    tools: float = 0.32
+    passages: float = 0.2
     # (slots, tokens of a slot, frames drawn)
     groups: tuple = ((256, 64, 1), (72, 64, 2), (20, 196, 2))
     questions: int = 2400  # at most
@@ -190,9 +191,14 @@ class SightMaker(Maker):
                 return ids, weights
             ids, weights = ids + more, weights + more_weights
 
-    def tool_task(self, limit: int) -> tuple[list[int], list[int]] | None:
+    def one_task(self, limit: int, with_tools: bool) -> tuple[list[int], list[int]] | None:
+        """A call of a tool (or none where one is on offer), or a passage; None if it is too long."""
         mode = self.random.choice(MODES)
-        task = tools.no_tool(self.random, False) if self.random.random() < 0.25 else tools.tool_call(self.random, False)
+        if with_tools:
+            make = tools.no_tool if self.random.random() < 0.25 else tools.tool_call
+            task = make(self.random, False)
+        else:
+            task = tasks.passage(self.random, False, self.filler)
         head = self.renderer.encode_head(mode, task.developer, task.tools)
         ids, weights = self.renderer.encode_messages(messages_of(task, mode))
         if len(head) + len(ids) > limit:
@@ -216,8 +222,8 @@ class SightMaker(Maker):
             drill = self.random.random()
             if made is None and drill < layout.sums:
                 made = self.sums(min(SHORT_LIMIT, room))
-            elif made is None and drill < layout.sums + layout.tools:
-                made = self.tool_task(min(SHORT_LIMIT, room))
+            elif made is None and drill < layout.sums + layout.tools + layout.passages:
+                made = self.one_task(min(SHORT_LIMIT, room), drill < layout.sums + layout.tools)
             if made is None:
                 made = draw_conversation(self.random, self.renderer, min(SHORT_LIMIT, room), self.filler, self.runs)
             add(*made)

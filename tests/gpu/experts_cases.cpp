@@ -196,7 +196,8 @@ void test_route(Rig& rig, Results& results, const Options& options) {
 void test_experts(Rig& rig, Results& results, const Options& options) {
   Rig fixed(true);
   // Cases of its own kernels, which others (and the emulation) would only take long over.
-  const bool hopper = rig->description().find("sm_90") != std::string::npos;
+  const std::string device = rig->description();
+  const bool hopper = device.find("sm_90") != std::string::npos && device.find("emulation") == std::string::npos;
   test_route(rig, results, options);
   for (const WeightFormat format : all_formats) {
     const std::string name(weight_format_name(format));

@@ -193,9 +193,9 @@ std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
 std::int64_t CudaBackend::workspace_bytes(const Limits& limits) const {
   const std::int64_t vision = vision_scratch_bytes(limits);
   if (limits.tokens == 0) return persistent_bytes(limits) + vision + 64;
-  const std::int64_t select = std::max(4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context),
-                                       select_prefill_workspace_bytes_sm90(limits.tokens, limits.sequences,
-                                                                           static_cast<int>(limits.kv_heads)));
+  const std::int64_t select =
+      std::max(4 * select_score_floats(limits.tokens, limits.kv_heads, limits.context),
+               select_prefill_workspace_bytes_sm90(limits.tokens, limits.sequences, static_cast<int>(limits.kv_heads)));
   std::int64_t attend =
       attend_workspace_bytes(limits.tokens, limits.query_heads, limits.kv_heads, limits.context, limits.topk_blocks);
   if (!deterministic_) {

@@ -43,9 +43,9 @@ inline WeightPart part_of(const WeightMatrix& weight, std::int64_t first_column)
 }
 
 enum class Store : std::int32_t {
-  bf16,       // rounded
-  f32,        // as it is
-  weighted,   // f32, times scaling · pair_weights[pair]
+  bf16,             // rounded
+  f32,              // as it is
+  weighted,         // f32, times scaling · pair_weights[pair]
   weighted_halves,  // the same, rounded (many items only)
   activated,  // two parts, gate and up, of equal size: swigluoai of the two rounded results, rounded (few items only)
 };

@@ -53,8 +53,8 @@ class Lanes : public testing::Test {
 };
 
 TEST_F(Lanes, OwnersTakeTurns) {
-  Lane lane(1, unbounded);
   Gate gate;
+  Lane lane(1, unbounded);
   lane.post(&c_, "", 0, gate.work());
   ASSERT_TRUE(eventually([&] { return gate.inside() == 1; }));
   for (std::size_t i = 0; i < 4; ++i) lane.post(&a_, "", i, note('a'));
@@ -64,8 +64,8 @@ TEST_F(Lanes, OwnersTakeTurns) {
 }
 
 TEST_F(Lanes, KindsHaveBoundsAndLetOthersPass) {
-  Lane lane(3, [](const std::string& kind) { return kind == "slow" ? 2 : 3; });
   Gate gate;
+  Lane lane(3, [](const std::string& kind) { return kind == "slow" ? 2 : 3; });
   for (std::size_t i = 0; i < 5; ++i) lane.post(&a_, "slow", i, gate.work());
   lane.post(&a_, "fast", 5, note('a'));
   lane.post(&b_, "fast", 0, note('b'));
@@ -77,8 +77,8 @@ TEST_F(Lanes, KindsHaveBoundsAndLetOthersPass) {
 }
 
 TEST_F(Lanes, DroppedWorkIsNotDone) {
-  Lane lane(1, unbounded);
   Gate gate;
+  Lane lane(1, unbounded);
   lane.post(&c_, "", 0, gate.work());
   ASSERT_TRUE(eventually([&] { return gate.inside() == 1; }));
   lane.post(&a_, "", 0, note('a'));

@@ -1,9 +1,15 @@
-// Attention of single tokens on Hopper, over chosen blocks or all of them. A cluster of 1, 2, 4, 8 or 16 blocks of threads
-// takes a token and KV head and shares its blocks of keys out; their sums meet through distributed shared memory, so that
-// one launch does it all. Where a context is long enough for more blocks of threads than a cluster has, the sums meet in
-// memory, and the last to end joins them. In each, one thread has K and V brought by bulk copies through a ring of
-// buffers, and four warps take 32 keys of each block: their scores and weights never leave the warp.
+// Attention of single tokens on Hopper, over chosen blocks or all of them. A cluster of up to 16 blocks of threads takes a
+// token and KV head and shares its blocks of keys out. Each leaves its sums where they are joined, in the shared memory
+// of the block of threads whose rows they are: one exchange, one launch. Where a context is long enough for more blocks
+// of threads than a cluster has, the sums meet in memory, and the last to end joins them.
+//
+// Of a block of keys a warp takes the scores of 16 keys. The eight warps agree on each head's highest score, weights go
+// to shared memory, and every warp multiplies all 128 keys with its own 16 dimensions of V, so that no sums cross warps.
+// K and V come by asynchronous copies into a ring of buffers, their 16-byte pieces exchanged by row, so that matrices of
+// eight rows meet all banks. e4m3 codes become f16, which holds them exactly, in one instruction a pair; queries, times a
+// power of two a head, and weights are f16 then, too.
 #include <algorithm>
+#include <type_traits>
 
 #include "src/ops/cuda/attend.cuh"
 #include "src/ops/cuda/attend_sm90.cuh"
@@ -14,110 +20,108 @@ namespace m3::ops::cuda {
 
 namespace {
 
-constexpr int consumer_warps = 4;
-[[maybe_unused]] constexpr int warp_keys = page_tokens / consumer_warps;
-constexpr int decode_threads = (consumer_warps + 1) * warp_size;
-[[maybe_unused]] constexpr int consumer_threads = consumer_warps * warp_size;
+constexpr int decode_warps = 8;
+constexpr int decode_threads = decode_warps * warp_size;
+constexpr int most_cached_pages = 2 * decode_threads;
 
-template <bool Fp8>
+// What follows the ring in shared memory.
+template <bool Fp8, int Buffers>
 struct DecodeMemory {
   static constexpr int element_bytes = Fp8 ? 1 : 2;
   static constexpr int row_bytes = head_dim * element_bytes;
   static constexpr int buffer_bytes = page_tokens * row_bytes;
-  static constexpr int buffers = Fp8 ? 6 : 3;
+  static constexpr int weights_stride = page_tokens * 2 + 16;
 
-  std::uint64_t full[buffers], empty[buffers];
-  int2 seen[buffers];  // keys of the block that the token sees: first, past the last (0: no block follows)
-  float highest[consumer_warps][group_rows], sum[consumer_warps][group_rows];  // of each warp
+  alignas(16) std::byte weights[group_rows * weights_stride];  // at first the queries [16][256]
+  // From the blocks of threads of the cluster, [part · own rows + row].
+  alignas(16) float values[group_rows][head_dim];
+  alignas(16) float sums[group_rows][decode_warps];  // by warp
+  float shifts[group_rows];
+  static constexpr unsigned joined_bytes = sizeof(values) + sizeof(sums) + sizeof(shifts);
+
+  alignas(16) float highest[group_rows][decode_warps];
+  int pages[most_cached_pages];  // the sequence's
+  std::uint64_t full[Buffers], queries_full, joined_full;
   bool last;
 };
-template <bool Fp8>
-constexpr int decode_bytes =
-    DecodeMemory<Fp8>::buffers * DecodeMemory<Fp8>::buffer_bytes + static_cast<int>(sizeof(DecodeMemory<Fp8>));
+template <bool Fp8, int Buffers>
+constexpr int decode_bytes = Buffers* DecodeMemory<Fp8, Buffers>::buffer_bytes +
+                             static_cast<int>(sizeof(DecodeMemory<Fp8, Buffers>));
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// All threads of the cluster: what they wrote to shared memory is seen by all.
-__device__ inline void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+// --- instructions ----------------------------------------------------------------------------------------------------
+
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+// The same place in the shared memory of another block of the cluster.
+__device__ inline std::uint32_t address_of_rank(const void* own, int rank) {
+  std::uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(own)), "r"(rank));
+  return there;
 }
-// Likewise where nobody needs to see what others wrote.
-__device__ inline void cluster_sync_relaxed() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+// Stores there, counted by a barrier there.
+__device__ inline void store_there(std::uint32_t address, float value, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address), "f"(value),
+               "r"(barrier)
+               : "memory");
 }
-// The float at the same place of shared memory of another block of the cluster.
-__device__ inline float load_of_rank(const float* own, int rank) {
-  float value;
+__device__ inline void store_there(std::uint32_t address, const float2& value, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+               "f"(value.x), "f"(value.y), "r"(barrier)
+               : "memory");
+}
+__device__ inline void store_there(std::uint32_t address, const float4& value, std::uint32_t barrier) {
   asm volatile(
-      "{\n.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [there];\n}"
-      : "=f"(value)
-      : "r"(shared_address(own)), "r"(rank)
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
       : "memory");
-  return value;
 }
 
-__device__ inline float4 load_four_of_rank(const float* own, int rank) {
-  float4 value;
-  asm volatile(
-      "{\n.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-      : "r"(shared_address(own)), "r"(rank)
-      : "memory");
-  return value;
+// Four matrices [8][16 bytes], a row's address from each lane: of matrix i lane 4g + j gets bytes 4j … of row g, or, as
+// [8][8] pairs of bytes turned round, pair g of rows 2j and 2j + 1.
+__device__ inline void load_matrices(std::uint32_t (&m)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_matrices_turned(std::uint32_t (&m)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
 }
 
-// Rows of K and V lie as in memory. Lanes that would meet the same banks read their pieces in another order.
-template <bool Fp8>
-struct DecodeRow : CacheRow<Fp8> {
-  // As CacheRow::load_k.
-  __device__ static void load_k(const std::byte* row, int j, bool odd, std::uint32_t (&pairs)[16]) {
-    if constexpr (Fp8) {
-      const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? 64 : 0) + j * 16);
-      const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? 0 : 64) + j * 16);
-      widen_e4m3x4(odd ? b.x : a.x, pairs[0], pairs[1]);
-      widen_e4m3x4(odd ? b.y : a.y, pairs[2], pairs[3]);
-      widen_e4m3x4(odd ? b.z : a.z, pairs[4], pairs[5]);
-      widen_e4m3x4(odd ? b.w : a.w, pairs[6], pairs[7]);
-      widen_e4m3x4(odd ? a.x : b.x, pairs[8], pairs[9]);
-      widen_e4m3x4(odd ? a.y : b.y, pairs[10], pairs[11]);
-      widen_e4m3x4(odd ? a.z : b.z, pairs[12], pairs[13]);
-      widen_e4m3x4(odd ? a.w : b.w, pairs[14], pairs[15]);
-    } else {
-#pragma unroll
-      for (int c = 0; c < 4; c += 2) {
-        const uint4 a = *reinterpret_cast<const uint4*>(row + (odd ? c + 1 : c) * 64 + j * 16);
-        const uint4 b = *reinterpret_cast<const uint4*>(row + (odd ? c : c + 1) * 64 + j * 16);
-        pairs[4 * c] = odd ? b.x : a.x, pairs[4 * c + 1] = odd ? b.y : a.y;
-        pairs[4 * c + 2] = odd ? b.z : a.z, pairs[4 * c + 3] = odd ? b.w : a.w;
-        pairs[4 * c + 4] = odd ? a.x : b.x, pairs[4 * c + 5] = odd ? a.y : b.y;
-        pairs[4 * c + 6] = odd ? a.z : b.z, pairs[4 * c + 7] = odd ? a.w : b.w;
-      }
-    }
+// Four e4m3 codes as two pairs of f16, exactly.
+__device__ inline void widen_to_f16(std::uint32_t codes, std::uint32_t& low, std::uint32_t& high) {
+  asm("{\n.reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
+}
+__device__ inline std::uint32_t pack_f16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+// As mma_bf16, of f16 where `Half`.
+template <bool Half>
+__device__ inline void multiply_tile(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (Half) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    mma_bf16(d, a[0], a[1], a[2], a[3], b0, b1);
   }
-  // 16 dimensions 16g … of a value, as 8 pairs.
-  __device__ static void load_v(const std::byte* row, int g, bool odd, std::uint32_t (&pairs)[8]) {
-    if constexpr (Fp8) {
-      const uint4 v = *reinterpret_cast<const uint4*>(row + g * 16);
-      widen_e4m3x4(v.x, pairs[0], pairs[1]);
-      widen_e4m3x4(v.y, pairs[2], pairs[3]);
-      widen_e4m3x4(v.z, pairs[4], pairs[5]);
-      widen_e4m3x4(v.w, pairs[6], pairs[7]);
-    } else {
-      const uint4 a = *reinterpret_cast<const uint4*>(row + g * 32 + (odd ? 16 : 0));
-      const uint4 b = *reinterpret_cast<const uint4*>(row + g * 32 + (odd ? 0 : 16));
-      pairs[0] = odd ? b.x : a.x, pairs[1] = odd ? b.y : a.y, pairs[2] = odd ? b.z : a.z, pairs[3] = odd ? b.w : a.w;
-      pairs[4] = odd ? a.x : b.x, pairs[5] = odd ? a.y : b.y, pairs[6] = odd ? a.z : b.z, pairs[7] = odd ? a.w : b.w;
-    }
-  }
-  __device__ static int out_dimension(int t, int n) { return n * 16 + t; }
-};
+}
 
-// Which blocks a token attends, and the share of one block of threads: entries rank, rank + ranks, … of the token's list,
-// or of all blocks from the window's first on.
+// --- blocks of keys --------------------------------------------------------------------------------------------------
+
+// Which blocks a token attends.
 template <bool Sparse>
 struct BlockList {
   const AttendArgs& args;
@@ -135,160 +139,196 @@ struct BlockList {
     return args.block_ids[(std::int64_t{token} * args.kv_heads + kv_head) * args.topk + entry];
   }
   __device__ int page(int block) const { return block < 0 ? -1 : kv_page(args.batch, sequence, block); }
+  // Keys of a block that the token sees: first, past the last.
+  __device__ int2 seen(int block) const {
+    return {max(0, begin - block * page_tokens), min(page_tokens, end - block * page_tokens)};
+  }
 };
 
-// One warp. `block` and `page` of this lane's first entry, rank + lane · ranks, have been looked up.
-template <bool Fp8, bool Sparse>
-__device__ inline void bring_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers,
-                                    const BlockList<Sparse>& list, int block, int page, int rank, int ranks, int lane) {
-  using Memory = DecodeMemory<Fp8>;
-  Turn<Memory::buffers> turn;
-  for (int base = rank; base < list.count; base += warp_size * ranks) {
-    if (base != rank) {
-      block = list.block(base + lane * ranks);
-      page = list.page(block);
-    }
-    const int seen_last = min(page_tokens, list.end - block * page_tokens);
-    const int seen_first = max(0, list.begin - block * page_tokens);
-    if (seen_last <= seen_first) page = -1;
-    unsigned present = __ballot_sync(all_lanes, page >= 0);
-    while (present != 0) {
-      const int from = __ffs(static_cast<int>(present)) - 1;
-      present &= present - 1;
-      const int from_page = __shfl_sync(all_lanes, page, from);
-      const int2 seen = {__shfl_sync(all_lanes, seen_first, from), __shfl_sync(all_lanes, seen_last, from)};
-      if (lane == 0) {
-        const auto bytes = static_cast<unsigned>(seen.y * Memory::row_bytes);
-#pragma unroll
-        for (int values = 0; values < 2; ++values) {
-          barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
-          shared.seen[turn.buffer] = seen;
-          barrier_expect(&shared.full[turn.buffer], bytes);
-          copy_bulk_once(buffers + turn.buffer * Memory::buffer_bytes,
-                         page_run(values != 0 ? args.v : args.k, from_page, list.kv_head, Memory::element_bytes), bytes,
-                         &shared.full[turn.buffer]);
-          turn.next();
-        }
-      }
-    }
+// The share of one block of threads, entries rank, rank + ranks, … of the list, 32 at a time: a lane holds one.
+struct Share {
+  int base, block, page;  // of the 32: the first entry; of this lane's
+  unsigned present = 0;
+
+  template <bool Sparse>
+  __device__ void hold(const BlockList<Sparse>& list, int own_block, int own_page) {
+    block = own_block;
+    const int2 seen = list.seen(block);
+    page = seen.y <= seen.x ? -1 : own_page;
+    present = __ballot_sync(all_lanes, page >= 0);
   }
-  if (lane == 0) {
-    barrier_wait(&shared.empty[turn.buffer], turn.parity ^ 1u);
-    shared.seen[turn.buffer] = {0, 0};
-    barrier_arrive(&shared.full[turn.buffer]);
+  template <bool Sparse>
+  __device__ bool next(const BlockList<Sparse>& list, int ranks, int lane, int& next_page, int2& seen) {
+    while (present == 0) {
+      base += warp_size * ranks;
+      if (base >= list.count) return false;
+      const int own = list.block(base + lane * ranks);
+      hold(list, own, list.page(own));
+    }
+    const int from = __ffs(static_cast<int>(present)) - 1;
+    present &= present - 1;
+    next_page = __shfl_sync(all_lanes, page, from);
+    seen = list.seen(__shfl_sync(all_lanes, block, from));
+    return true;
+  }
+};
+
+// All threads: the first `rows` rows of a page and head into a buffer, zeros behind them.
+template <bool Fp8>
+__device__ inline void bring_rows(std::uint32_t buffer, const std::byte* from, int rows, std::uint64_t policy) {
+  constexpr int pieces = Fp8 ? 8 : 16;  // of a row
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / pieces;
+  const std::uint32_t to = buffer + row * pieces * 16 + ((thread % pieces ^ (row & 7)) << 4);
+  from += thread * 16;
+#pragma unroll
+  for (int i = 0; i < pieces / 2; ++i) {
+    constexpr int step = decode_threads * 16;
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to + i * step),
+                 "l"(from + i * step), "r"(row + i * (decode_threads / pieces) < rows ? 16 : 0), "l"(policy)
+                 : "memory");
   }
 }
 
-// A warp's keys of all blocks of this block of threads. Leaves each warp's sums [4][16][128] where the ring was.
+// Queries of 16 heads as the products take them, and what they lack in each of this lane's rows g and g + 8. With e4m3
+// keys, chunk s multiplies dimensions 16 s + 4 j … + 3.
 template <bool Fp8>
-__device__ inline void attend_blocks(const AttendArgs& args, DecodeMemory<Fp8>& shared, std::byte* buffers, int token,
-                                     int kv_head, int thread) {
-  using Memory = DecodeMemory<Fp8>;
-  using Row = DecodeRow<Fp8>;
-  constexpr float slack = 8;  // as in attend_tiles_sm90.cuh
-  const int warp = thread / warp_size;
-  const int lane = thread % warp_size;
-  const int g = lane / 4;
-  const int j = lane % 4;
-  std::uint32_t q[8][4];
-  load_tile_queries<Fp8>(args, token, kv_head, lane, q);
-  float acc[16][4] = {};
-  float shift[2] = {no_score, no_score};
-  float sum[2] = {0, 0};
-  Turn<Memory::buffers> turn;
-  const auto release = [&] {
-    fence_async_proxy();  // these reads end before a bulk copy overwrites what they read
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.empty[turn.buffer]);
-    turn.next();
-  };
-  while (true) {
-    barrier_wait(&shared.full[turn.buffer], turn.parity);
-    const int2 seen = shared.seen[turn.buffer];
-    if (seen.y == 0) break;
-    const int first_key = warp * warp_keys;
-    const int safe = seen.y - 1;  // rows past it were not brought
-    float scores[4][4] = {};
-    const std::byte* rows = buffers + turn.buffer * Memory::buffer_bytes;
+__device__ inline void read_queries(const std::byte* rows, int lane, std::uint32_t (&q)[8][4], float (&lacking)[2]) {
+  lacking[0] = lacking[1] = 1;
+  if constexpr (!Fp8) {
+    const int row = lane & 15;
+    const std::uint32_t at = shared_address(rows) + row * 256;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      std::uint32_t k[16];
-      Row::load_k(rows + min(first_key + 8 * n + g, safe) * Memory::row_bytes, j, g % 2 != 0, k);
+    for (int s = 0; s < 8; ++s) load_matrices(q[s], at + (((2 * s + lane / 16) ^ (row & 7)) << 4));
+  } else {
+    const int g = lane / 4;
+    const int j = lane % 4;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) mma_bf16(scores[n], q[i][0], q[i][1], q[i][2], q[i][3], k[2 * i], k[2 * i + 1]);
-    }
-    release();
-    float highest[2] = {no_score, no_score};
+    for (int r = 0; r < 2; ++r) {
+      uint2 raw[8];
+      std::uint32_t most = 0;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+      for (int s = 0; s < 8; ++s) {
+        raw[s] = *reinterpret_cast<const uint2*>(rows + (g + 8 * r) * 256 + (((2 * s + j / 2) ^ g) << 4) + j % 2 * 8);
+        most = __vmaxu2(most, __vmaxu2(raw[s].x & 0x7fff7fffu, raw[s].y & 0x7fff7fffu));
+      }
+      most = max(most & 0xffffu, most >> 16);
+      most = max(most, __shfl_xor_sync(all_lanes, most, 1));
+      most = max(most, __shfl_xor_sync(all_lanes, most, 2));
+      // The largest becomes 2^14 …; those that lose bits are smaller by 2^30.
+      const std::uint32_t exponent = max(most >> 7, 15u);
+      const float factor = __uint_as_float((268 - exponent) << 23);
+      lacking[r] = __uint_as_float((exponent - 14) << 23);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = first_key + 8 * n + 2 * j + i % 2;
-        scores[n][i] = key >= seen.x && key < seen.y ? scores[n][i] * args.scale : no_score;
-        highest[i / 2] = fmaxf(highest[i / 2], scores[n][i]);
+      for (int s = 0; s < 8; ++s) {
+        q[s][r] = pack_f16(low_bf16(raw[s].x) * factor, high_bf16(raw[s].x) * factor);
+        q[s][2 + r] = pack_f16(low_bf16(raw[s].y) * factor, high_bf16(raw[s].y) * factor);
       }
     }
-    highest[0] = quad_max(highest[0]);
-    highest[1] = quad_max(highest[1]);
-    if (__any_sync(all_lanes, highest[0] > shift[0] + slack || highest[1] > shift[1] + slack)) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float next = fmaxf(shift[r], highest[r]);
-        const float factor = next == no_score ? 1.0f : power_of_two(shift[r] - next);
-        shift[r] = next;
-        sum[r] *= factor;
-#pragma unroll
-        for (int t = 0; t < 16; ++t) acc[t][2 * r] *= factor, acc[t][2 * r + 1] *= factor;
-      }
-    }
-    std::uint32_t p[2][4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      float weights[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        weights[i] = power_of_two(scores[n][i] - (shift[i / 2] == no_score ? 0.0f : shift[i / 2]));
-        sum[i / 2] += weights[i];
-      }
-      p[n / 2][n % 2 * 2] = pack_bf16(weights[0], weights[1]);
-      p[n / 2][n % 2 * 2 + 1] = pack_bf16(weights[2], weights[3]);
-    }
-    barrier_wait(&shared.full[turn.buffer], turn.parity);
-    rows = buffers + turn.buffer * Memory::buffer_bytes;
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      std::uint32_t v[4][8];  // keys 2j, 2j + 1, 8 + 2j, 8 + 2j + 1
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = first_key + 16 * step + i / 2 * 8 + 2 * j + i % 2;
-        Row::load_v(rows + min(key, safe) * Memory::row_bytes, g, j % 2 != 0, v[i]);
-      }
-#pragma unroll
-      for (int w = 0; w < 8; ++w) {
-        mma_bf16(acc[2 * w], p[step][0], p[step][1], p[step][2], p[step][3], __byte_perm(v[0][w], v[1][w], 0x5410),
-                 __byte_perm(v[2][w], v[3][w], 0x5410));
-        mma_bf16(acc[2 * w + 1], p[step][0], p[step][1], p[step][2], p[step][3], __byte_perm(v[0][w], v[1][w], 0x7632),
-                 __byte_perm(v[2][w], v[3][w], 0x7632));
-      }
-    }
-    release();
   }
+}
 
-  auto* sums = reinterpret_cast<float(*)[group_rows][head_dim]>(buffers);
-  sync_threads_of(1, consumer_threads);
+// Scores of a warp's 16 keys, 16 · warp …: tile n holds keys 8 n + 2 j, + 1 of rows g and g + 8.
+template <bool Fp8>
+__device__ inline void score_keys(const std::uint32_t (&q)[8][4], std::uint32_t buffer, int warp, int lane,
+                                  float (&scores)[2][4]) {
+  float sums[2][2][4] = {};
+  const std::uint32_t row = buffer + (16 * warp + lane / 16 * 8 + lane % 8) * (Fp8 ? 128 : 256);
+  const std::uint32_t piece = (lane / 8 % 2 ^ lane % 8) << 4;
+  if constexpr (Fp8) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float all = quad_sum(sum[r]);
-    if (j == 0) shared.highest[warp][g + 8 * r] = shift[r], shared.sum[warp][g + 8 * r] = all;
+    for (int s = 0; s < 4; ++s) {
+      std::uint32_t k[4];  // keys 0 …: pieces 2 s, 2 s + 1; keys 8 …
+      load_matrices(k, row + (piece ^ (s << 5)));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int t = 0; t < 16; t += 4) {
-        *reinterpret_cast<float4*>(&sums[warp][g + 8 * r][Row::out_dimension(t, 2 * j + half)]) =
-            float4{acc[t][2 * r + half], acc[t + 1][2 * r + half], acc[t + 2][2 * r + half], acc[t + 3][2 * r + half]};
+      for (int i = 0; i < 4; ++i) {
+        std::uint32_t low, high;
+        widen_to_f16(k[i], low, high);
+        multiply_tile<true>(sums[i / 2][i % 2], q[2 * s + i % 2], low, high);
       }
     }
+  } else {
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      std::uint32_t k[4];
+      load_matrices(k, row + (piece ^ (s << 5)));
+      multiply_tile<false>(sums[0][s % 2], q[s], k[0], k[1]);
+      multiply_tile<false>(sums[1][s % 2], q[s], k[2], k[3]);
+    }
   }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[n][i] = sums[n][0][i] + sums[n][1][i];
+  }
+}
+
+// acc += weights [16][128] · this warp's 16 dimensions of V. Dimensions of tile t at columns 2 j, + 1: 16 warp + 8 t +
+// 2 j, + 1; of e4m3 16 warp + 4 j + t, + 2.
+template <bool Fp8>
+__device__ inline void add_values(float (&acc)[2][4], std::uint32_t weights, int weights_stride, std::uint32_t buffer,
+                                  int warp, int lane) {
+  float odd[2][4] = {};
+  weights += (lane & 15) * weights_stride + lane / 16 * 16;
+  if constexpr (Fp8) {
+    const std::uint32_t at = buffer + lane * 128 + ((warp ^ lane % 8) << 4);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      std::uint32_t v[4], p[2][4];
+      load_matrices(p[0], weights + s * 64);
+      load_matrices(p[1], weights + s * 64 + 32);
+      load_matrices_turned(v, at + s * 32 * 128);  // keys 32 s + 8 i + 2 j, + 1: dimensions 2 g, + 1
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        std::uint32_t low[2], high[2];
+        widen_to_f16(__byte_perm(v[2 * i], 0, 0x3120), low[0], high[0]);
+        widen_to_f16(__byte_perm(v[2 * i + 1], 0, 0x3120), low[1], high[1]);
+        multiply_tile<true>(i == 0 ? acc[0] : odd[0], p[i], low[0], low[1]);
+        multiply_tile<true>(i == 0 ? acc[1] : odd[1], p[i], high[0], high[1]);
+      }
+    }
+  } else {
+    const std::uint32_t at = buffer + (lane & 15) * 256 + (((2 * warp + lane / 16) ^ lane % 8) << 4);
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      std::uint32_t v[4], p[4];
+      load_matrices(p, weights + s * 32);
+      load_matrices_turned(v, at + s * 16 * 256);
+      multiply_tile<false>(s % 2 == 0 ? acc[0] : odd[0], p, v[0], v[1]);
+      multiply_tile<false>(s % 2 == 0 ? acc[1] : odd[1], p, v[2], v[3]);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[t][i] += odd[t][i];
+  }
+}
+
+// store(dimension, float2 or float4) of this lane's values of row g + 8 r, times `factor`.
+template <bool Fp8, typename Store>
+__device__ inline void store_values(const float (&acc)[2][4], int r, float factor, int warp, int j,
+                                    const Store& store) {
+  if constexpr (Fp8) {
+    store(16 * warp + 4 * j, float4{acc[0][2 * r] * factor, acc[1][2 * r] * factor, acc[0][2 * r + 1] * factor,
+                                    acc[1][2 * r + 1] * factor});
+  } else {
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      store(16 * warp + 8 * t + 2 * j, float2{acc[t][2 * r] * factor, acc[t][2 * r + 1] * factor});
+    }
+  }
+}
+
+// --- joining ---------------------------------------------------------------------------------------------------------
+
+__device__ inline float sum_of_eight(const float* from) {
+  const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+  return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+}
+__device__ inline float max_of_eight(const float* from) {
+  const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+  return fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
 }
 
 // A row of `parts` (up to 64) summed under their own highest scores: one warp joins them, a lane 4 dimensions.
@@ -338,37 +378,23 @@ struct JoinedRow {
   }
 };
 
-// The rows of a token and KV head through memory: each block of threads leaves its part there, the last to end joins all.
-template <bool Fp8>
-__device__ inline void join_in_memory(const AttendArgs& args, DecodeMemory<Fp8>& shared, const std::byte* buffers,
-                                      unsigned* counters, int unit, int rank, int ranks, int thread,
-                                      std::uint16_t* out) {
-  const auto* sums = reinterpret_cast<const float(*)[group_rows][head_dim]>(buffers);
+// The rows of a token and KV head through memory: each block of threads has left its part there, the last to end joins
+// all.
+__device__ inline void join_in_memory(const AttendArgs& args, bool& shared_last, unsigned* counters, int unit,
+                                      int ranks, int thread, std::uint16_t* out) {
   const int lane = thread % warp_size;
-  const int warp = thread / warp_size;
-  Partial* parts = args.partials + std::int64_t{unit} * ranks;
-  if (thread < consumer_threads) {
-    for (int row = warp; row < group_rows; row += consumer_warps) {
-      JoinedRow joined;
-      joined.join<consumer_warps>(
-          consumer_warps, lane, [&](int w) { return shared.highest[w][row]; },
-          [&](int w) { return shared.sum[w][row]; },
-          [&](int w) { return *reinterpret_cast<const float4*>(&sums[w][row][4 * lane]); });
-      *reinterpret_cast<float4*>(&parts[rank].values[row][4 * lane]) = joined.value;
-      if (lane == 0) parts[rank].highest[row] = joined.highest, parts[rank].sum[row] = joined.total;
-    }
-  }
+  const Partial* parts = args.partials + std::int64_t{unit} * ranks;
   __threadfence();
   __syncthreads();
   if (thread == 0) {
-    shared.last = atomicInc(&counters[unit], static_cast<unsigned>(ranks - 1)) == static_cast<unsigned>(ranks - 1);
+    shared_last = atomicInc(&counters[unit], static_cast<unsigned>(ranks - 1)) == static_cast<unsigned>(ranks - 1);
   }
   __syncthreads();
-  if (!shared.last || thread >= consumer_threads) return;
+  if (!shared_last) return;
   __threadfence();
 #pragma unroll
-  for (int i = 0; i < group_rows / consumer_warps; ++i) {
-    const int row = warp + i * consumer_warps;
+  for (int i = 0; i < group_rows / decode_warps; ++i) {
+    const int row = thread / warp_size + i * decode_warps;
     JoinedRow joined;
     joined.join<8>(
         ranks, lane, [&](int r) { return __ldcg(&parts[r].highest[row]); },
@@ -380,83 +406,223 @@ __device__ inline void join_in_memory(const AttendArgs& args, DecodeMemory<Fp8>&
 
 #endif
 
-template <bool Fp8, bool Sparse>
-__global__ void __launch_bounds__(decode_threads, 2)
+template <bool Fp8, bool Sparse, int Buffers, int BlocksPerSm>
+__global__ void __launch_bounds__(decode_threads, BlocksPerSm)
     attend_decode_sm90(const __grid_constant__ AttendArgs args, unsigned* counters) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Memory = DecodeMemory<Fp8>;
-  std::byte* const buffers = tile_memory();
-  auto& shared = *reinterpret_cast<Memory*>(buffers + Memory::buffers * Memory::buffer_bytes);
+  using Memory = DecodeMemory<Fp8, Buffers>;
+  std::byte* const ring = tile_memory();
+  auto& shared = *reinterpret_cast<Memory*>(ring + Buffers * Memory::buffer_bytes);
   const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % warp_size;
+  const int warp = thread / warp_size;
+  const int g = lane / 4;
+  const int j = lane % 4;
   const int token = args.first_token + static_cast<int>(blockIdx.z);
   const int kv_head = static_cast<int>(blockIdx.y);
-  const auto ranks = static_cast<int>(gridDim.x);  // the cluster's size
+  const auto ranks = static_cast<int>(gridDim.x);
   const int rank = static_cast<int>(blockIdx.x);
   if (thread == 0) {
-    for (int i = 0; i < Memory::buffers; ++i) {
-      barrier_init(&shared.full[i], 1);
-      barrier_init(&shared.empty[i], consumer_warps);
-    }
+    for (int i = 0; i < Buffers; ++i) barrier_init(&shared.full[i], decode_threads);
+    barrier_init(&shared.queries_full, decode_threads);
+    barrier_init(&shared.joined_full, 1);
     fence_barrier_init();
+    barrier_expect(&shared.joined_full, Memory::joined_bytes);
   }
-  __syncthreads();
-  // No kernel writes where tokens stand; `block_ids` come from the one before.
+  const bool clustered = ranks > 1 && counters == nullptr;
+  if (clustered) {
+    __syncwarp();
+    cluster_arrive();
+  }
+  // No kernel writes where tokens stand and their pages; `block_ids` come from the one before.
   const int sequence = args.batch.sequence_of_token[token];
   const int position = args.batch.positions[token];
   const bool placed = sequence >= 0 && sequence < args.batch.sequences && position >= 0;
-  const int lane = thread % warp_size;
   const BlockList<Sparse> list(args, token, kv_head, sequence, position);
   const int context = placed ? args.batch.context_lengths[sequence] : 0;
   const int own_page = placed ? list.page(position / page_tokens) : -1;
-  wait_for_previous();
+  const int pages = position / page_tokens + 1;
+  const bool cached = Sparse && pages <= most_cached_pages;
+  int held_pages[2] = {-1, -1};
+  Share ahead;
+  ahead.base = rank;
   int block = -1, page = -1;
-  if (placed && thread >= consumer_threads) {
-    block = list.block(rank + lane * ranks);
-    page = list.page(block);
+  if (placed) {
+    if (cached) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (thread + i * decode_threads < pages) held_pages[i] = list.page(thread + i * decode_threads);
+      }
+    } else if (!Sparse) {
+      block = list.block(rank + lane * ranks);
+      page = list.page(block);
+    }
   }
-  if (position >= context || own_page < 0) return;
-  if (thread < consumer_threads) {
-    attend_blocks<Fp8>(args, shared, buffers, token, kv_head, thread);
-  } else {
-    bring_blocks<Fp8, Sparse>(args, shared, buffers, list, block, page, rank, ranks, lane);
-  }
-  __syncwarp();
-  std::uint16_t* out = args.out + token * args.out_stride + kv_head * group_rows * head_dim;
-  if (counters != nullptr) {
-    __syncthreads();
-    join_in_memory<Fp8>(args, shared, buffers, counters, static_cast<int>(blockIdx.z) * args.kv_heads + kv_head, rank,
-                        ranks, thread, out);
+  wait_for_previous();
+  if (Sparse && placed) block = list.block(rank + lane * ranks);
+  if (position >= context || own_page < 0) {
+    if (clustered) cluster_wait();
     return;
   }
-  if (ranks > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
+  const std::byte* queries =
+      reinterpret_cast<const std::byte*>(args.q + token * args.q_stride + kv_head * group_rows * head_dim);
+  copy_async_16(shared.weights + thread / 16 * 256 + ((thread % 16 ^ (thread / 16 & 7)) << 4), queries + thread * 16);
+  if (cached) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) shared.pages[thread + i * decode_threads] = held_pages[i];
   }
-  if (thread < consumer_threads) {
-    const auto* sums = reinterpret_cast<const float(*)[group_rows][head_dim]>(buffers);
-    const int rows = group_rows / ranks;
-    for (int row = rank * rows + thread / warp_size; row < (rank + 1) * rows; row += consumer_warps) {
-      JoinedRow joined;
-      joined.join<8>(
-          ranks * consumer_warps, lane,
-          [&](int part) { return load_of_rank(&shared.highest[part % consumer_warps][row], part / consumer_warps); },
-          [&](int part) { return load_of_rank(&shared.sum[part % consumer_warps][row], part / consumer_warps); },
-          [&](int part) {
-            return load_four_of_rank(&sums[part % consumer_warps][row][4 * lane], part / consumer_warps);
-          });
-      joined.write(out + row * head_dim, args.v_scale, lane);
+  __syncthreads();
+  barrier_arrive_after_copies(&shared.queries_full);
+  if (Sparse) page = block < 0 || block >= pages ? -1 : cached ? shared.pages[block] : list.page(block);
+  ahead.hold(list, block, page);
+  Share here = ahead;
+
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const std::uint32_t ring_address = shared_address(ring);
+  Turn<Buffers> fill, turn;
+  int filled_page = -1;
+  int2 filled = {0, 0};
+  bool values_next = false, more = true;
+  const auto bring = [&] {  // K of the share's next block, then its V
+    if (!values_next && more) more = ahead.next(list, ranks, lane, filled_page, filled);
+    if (more) {
+      bring_rows<Fp8>(ring_address + fill.buffer * Memory::buffer_bytes,
+                      page_run(values_next ? args.v : args.k, filled_page, kv_head, Memory::element_bytes), filled.y,
+                      policy);
+      barrier_arrive_after_copies(&shared.full[fill.buffer]);
     }
-    __syncwarp();
+    values_next = !values_next;
+    fill.next();
+  };
+#pragma unroll 1
+  for (int i = 0; i < Buffers; ++i) bring();
+
+  std::uint32_t q[8][4];
+  float scale[2];
+  barrier_wait(&shared.queries_full, 0);
+  read_queries<Fp8>(shared.weights, lane, q, scale);
+  scale[0] *= args.scale, scale[1] *= args.scale;
+  float acc[2][4] = {};
+  float shift[2] = {no_score, no_score};
+  float sum[2] = {0, 0};
+  int2 seen;
+  const std::uint32_t weights_address = shared_address(shared.weights);
+  for (bool begun = false; here.next(list, ranks, lane, page, seen); begun = true) {
+    barrier_wait(&shared.full[turn.buffer], turn.parity);
+    float scores[2][4];
+    score_keys<Fp8>(q, ring_address + turn.buffer * Memory::buffer_bytes, warp, lane, scores);
+    turn.next();
+    float own[2] = {no_score, no_score};
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = 16 * warp + 8 * n + 2 * j + i % 2;
+        scores[n][i] = key >= seen.x && key < seen.y ? scores[n][i] * scale[i / 2] : no_score;
+        own[i / 2] = fmaxf(own[i / 2], scores[n][i]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      own[r] = quad_max(own[r]);
+      if (j == 0) shared.highest[g + 8 * r][warp] = own[r];
+    }
+    __syncthreads();  // these keys have been read, and the values and weights before
+#pragma unroll 1
+    for (int free = begun ? 2 : 1; free > 0; --free) bring();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float highest = fmaxf(shift[r], max_of_eight(shared.highest[g + 8 * r]));
+      const float base = highest == no_score ? 0.0f : highest;
+      const float factor = power_of_two(shift[r] - base);
+      shift[r] = highest;
+      sum[r] *= factor;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        acc[n][2 * r] *= factor, acc[n][2 * r + 1] *= factor;
+        const float a = power_of_two(scores[n][2 * r] - base), b = power_of_two(scores[n][2 * r + 1] - base);
+        sum[r] += a + b;
+        *reinterpret_cast<std::uint32_t*>(shared.weights + (g + 8 * r) * Memory::weights_stride +
+                                          (16 * warp + 8 * n + 2 * j) * 2) = Fp8 ? pack_f16(a, b) : pack_bf16(a, b);
+      }
+    }
+    __syncthreads();
+    barrier_wait(&shared.full[turn.buffer], turn.parity);
+    add_values<Fp8>(acc, weights_address, Memory::weights_stride, ring_address + turn.buffer * Memory::buffer_bytes,
+                    warp, lane);
+    turn.next();
   }
-  if (ranks > 1) cluster_sync_relaxed();  // shared memory stays until all have read it
+  sum[0] = quad_sum(sum[0]);
+  sum[1] = quad_sum(sum[1]);
+
+  std::uint16_t* out = args.out + token * args.out_stride + kv_head * group_rows * head_dim;
+  if (!clustered) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (j == 0) shared.sums[g + 8 * r][warp] = sum[r];
+    }
+    __syncthreads();
+    if (counters == nullptr) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float total = sum_of_eight(shared.sums[g + 8 * r]);
+        if (total == 0) continue;  // no key at all: nothing is written
+        std::uint16_t* row = out + (g + 8 * r) * head_dim;
+        store_values<Fp8>(acc, r, args.v_scale / total, warp, j, [&](int dimension, const auto& v) {
+          if constexpr (Fp8) {
+            *reinterpret_cast<uint2*>(row + dimension) = uint2{pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
+          } else {
+            *reinterpret_cast<std::uint32_t*>(row + dimension) = pack_bf16(v.x, v.y);
+          }
+        });
+      }
+      return;
+    }
+    const int unit = static_cast<int>(blockIdx.z) * args.kv_heads + kv_head;
+    Partial& part = args.partials[std::int64_t{unit} * ranks + rank];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = g + 8 * r;
+      store_values<Fp8>(acc, r, 1, warp, j, [&](int dimension, const auto& v) {
+        *reinterpret_cast<std::remove_cvref_t<decltype(v)>*>(&part.values[row][dimension]) = v;
+      });
+      if (warp == 0 && j == 0) part.highest[row] = shift[r], part.sum[row] = sum_of_eight(shared.sums[row]);
+    }
+    join_in_memory(args, shared.last, counters, unit, ranks, thread, out);
+    return;
+  }
+  __syncwarp();
+  cluster_wait();                       // all have begun
+  const int rows = group_rows / ranks;  // of a block of threads
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = g + 8 * r;
+    const int at = rank * rows + row % rows;
+    const int owner = row / rows;
+    const std::uint32_t full = address_of_rank(&shared.joined_full, owner);
+    store_values<Fp8>(acc, r, 1, warp, j, [&](int dimension, const auto& v) {
+      store_there(address_of_rank(&shared.values[at][dimension], owner), v, full);
+    });
+    if (j == 0) store_there(address_of_rank(&shared.sums[at][warp], owner), sum[r], full);
+    if (warp == 0 && j == 0) store_there(address_of_rank(&shared.shifts[at], owner), shift[r], full);
+  }
+  barrier_wait(&shared.joined_full, 0);
+  for (int row = warp; row < rows; row += decode_warps) {
+    JoinedRow joined;
+    joined.join<8>(
+        ranks, lane, [&](int part) { return shared.shifts[part * rows + row]; },
+        [&](int part) { return sum_of_eight(shared.sums[part * rows + row]); },
+        [&](int part) { return *reinterpret_cast<const float4*>(&shared.values[part * rows + row][4 * lane]); });
+    joined.write(out + (rank * rows + row) * head_dim, args.v_scale, lane);
+  }
 #endif
 }
 
-template <bool Fp8, bool Sparse>
+template <bool Fp8, bool Sparse, int Buffers, int BlocksPerSm>
 cudaError_t launch_decode(const AttendArgs& args, int ranks, unsigned* counters, cudaStream_t stream) {
-  constexpr int bytes = decode_bytes<Fp8>;
-  const auto kernel = attend_decode_sm90<Fp8, Sparse>;
+  constexpr int bytes = decode_bytes<Fp8, Buffers>;
+  const auto kernel = attend_decode_sm90<Fp8, Sparse, Buffers, BlocksPerSm>;
   static int allowed = 0;
   if (allowed == 0) {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -533,10 +699,10 @@ cudaError_t launch_attend_decode_sm90(const AttendCall& call, cudaStream_t strea
     args.partials = static_cast<Partial*>(call.workspace);
   }
   if (fp8)
-    return sparse ? launch_decode<true, true>(args, ranks, counters, stream)
-                  : launch_decode<true, false>(args, ranks, counters, stream);
-  return sparse ? launch_decode<false, true>(args, ranks, counters, stream)
-                : launch_decode<false, false>(args, ranks, counters, stream);
+    return sparse ? launch_decode<true, true, 6, 2>(args, ranks, counters, stream)
+                  : launch_decode<true, false, 6, 2>(args, ranks, counters, stream);
+  return sparse ? launch_decode<false, true, 3, 2>(args, ranks, counters, stream)
+                : launch_decode<false, false, 3, 2>(args, ranks, counters, stream);
 }
 
 }  // namespace m3::ops::cuda

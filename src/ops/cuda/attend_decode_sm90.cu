@@ -593,8 +593,10 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
     return;
   }
   __syncwarp();
-  cluster_wait();                       // all have begun
-  const int rows = group_rows / ranks;  // of a block of threads
+  // All have begun.
+  cluster_wait();
+  // Of a block of threads.
+  const int rows = group_rows / ranks;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = g + 8 * r;

@@ -15,6 +15,7 @@
 #include "src/ops/cuda/attend_sm90.cuh"
 #include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/launch.cuh"
+#include "src/ops/cuda/tensor_map.h"
 
 namespace m3::ops::cuda {
 
@@ -177,16 +178,31 @@ struct Share {
 template <bool Fp8>
 __device__ inline void bring_rows(std::uint32_t buffer, const std::byte* from, int rows, std::uint64_t policy) {
   constexpr int pieces = Fp8 ? 8 : 16;  // of a row
+  constexpr int step_rows = decode_threads / pieces;
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / pieces;
-  const std::uint32_t to = buffer + row * pieces * 16 + ((thread % pieces ^ (row & 7)) << 4);
+  const std::uint32_t to = buffer + tile_piece<page_tokens>(row, thread % pieces);
   from += thread * 16;
 #pragma unroll
   for (int i = 0; i < pieces / 2; ++i) {
-    constexpr int step = decode_threads * 16;
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to + i * step),
-                 "l"(from + i * step), "r"(row + i * (decode_threads / pieces) < rows ? 16 : 0), "l"(policy)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to + i * step_rows * 128),
+                 "l"(from + i * decode_threads * 16), "r"(row + i * step_rows < rows ? 16 : 0), "l"(policy)
                  : "memory");
+  }
+}
+
+// One thread: all rows of a page and head by the tensor copies.
+template <bool Fp8>
+__device__ inline void bring_tile(std::uint32_t buffer, const TensorMap& map, int row, std::uint64_t* full,
+                                  std::uint64_t policy) {
+#pragma unroll
+  for (int half = 0; half < (Fp8 ? 1 : 2); ++half) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+        "%3}], "
+        "[%4], %5;" ::"r"(buffer + half * half_tile_bytes(page_tokens)),
+        "l"(&map), "r"(half * 64), "r"(row), "r"(shared_address(full)), "l"(policy)
+        : "memory");
   }
 }
 
@@ -233,7 +249,7 @@ template <bool Fp8>
 __device__ inline void score_keys(const std::uint32_t (&q)[8][4], std::uint32_t buffer, int warp, int lane,
                                   float (&scores)[2][4]) {
   float sums[2][2][4] = {};
-  const std::uint32_t row = buffer + (16 * warp + lane / 16 * 8 + lane % 8) * (Fp8 ? 128 : 256);
+  const std::uint32_t row = buffer + (16 * warp + lane / 16 * 8 + lane % 8) * 128;
   const std::uint32_t piece = (lane / 8 % 2 ^ lane % 8) << 4;
   if constexpr (Fp8) {
 #pragma unroll
@@ -251,7 +267,7 @@ __device__ inline void score_keys(const std::uint32_t (&q)[8][4], std::uint32_t 
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
       std::uint32_t k[4];
-      load_matrices(k, row + (piece ^ (s << 5)));
+      load_matrices(k, row + s / 4 * half_tile_bytes(page_tokens) + (piece ^ (s % 4 << 5)));
       multiply_tile<false>(sums[0][s % 2], q[s], k[0], k[1]);
       multiply_tile<false>(sums[1][s % 2], q[s], k[2], k[3]);
     }
@@ -288,12 +304,13 @@ __device__ inline void add_values(float (&acc)[2][4], std::uint32_t weights, int
       }
     }
   } else {
-    const std::uint32_t at = buffer + (lane & 15) * 256 + (((2 * warp + lane / 16) ^ lane % 8) << 4);
+    const std::uint32_t at = buffer + warp / 4 * half_tile_bytes(page_tokens) + (lane & 15) * 128 +
+                             (((warp % 4 * 2 + lane / 16) ^ lane % 8) << 4);
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
       std::uint32_t v[4], p[4];
       load_matrices(p, weights + s * 32);
-      load_matrices_turned(v, at + s * 16 * 256);
+      load_matrices_turned(v, at + s * 16 * 128);
       multiply_tile<false>(s % 2 == 0 ? acc[0] : odd[0], p, v[0], v[1]);
       multiply_tile<false>(s % 2 == 0 ? acc[1] : odd[1], p, v[2], v[3]);
     }
@@ -406,9 +423,13 @@ __device__ inline void join_in_memory(const AttendArgs& args, bool& shared_last,
 
 #endif
 
-template <bool Fp8, bool Sparse, int Buffers, int BlocksPerSm>
+struct Maps {
+  TensorMap k, v;
+};
+
+template <bool Fp8, bool Sparse, int Buffers, int BlocksPerSm, bool Tensor>
 __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
-    attend_decode_sm90(const __grid_constant__ AttendArgs args, unsigned* counters) {
+    attend_decode_sm90(const __grid_constant__ AttendArgs args, unsigned* counters, const __grid_constant__ Maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Memory = DecodeMemory<Fp8, Buffers>;
   std::byte* const ring = tile_memory();
@@ -423,11 +444,15 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   const auto ranks = static_cast<int>(gridDim.x);
   const int rank = static_cast<int>(blockIdx.x);
   if (thread == 0) {
-    for (int i = 0; i < Buffers; ++i) barrier_init(&shared.full[i], decode_threads);
+    for (int i = 0; i < Buffers; ++i) barrier_init(&shared.full[i], Tensor ? 1 : decode_threads);
     barrier_init(&shared.queries_full, decode_threads);
     barrier_init(&shared.joined_full, 1);
     fence_barrier_init();
     barrier_expect(&shared.joined_full, Memory::joined_bytes);
+    if (Tensor) {
+      asm volatile("prefetch.tensormap [%0];" ::"l"(&maps.k) : "memory");
+      asm volatile("prefetch.tensormap [%0];" ::"l"(&maps.v) : "memory");
+    }
   }
   const bool clustered = ranks > 1 && counters == nullptr;
   if (clustered) {
@@ -486,7 +511,15 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   bool values_next = false, more = true;
   const auto bring = [&] {  // K of the share's next block, then its V
     if (!values_next && more) more = ahead.next(list, ranks, lane, filled_page, filled);
-    if (more) {
+    if (more && Tensor) {
+      if (thread == 0) {
+        const PagePart& part = values_next ? args.v : args.k;
+        const std::int64_t row = (filled_page * part.page_bytes >> (Fp8 ? 7 : 8)) + kv_head * page_tokens;
+        barrier_expect(&shared.full[fill.buffer], Memory::buffer_bytes);
+        bring_tile<Fp8>(ring_address + fill.buffer * Memory::buffer_bytes, values_next ? maps.v : maps.k,
+                        static_cast<int>(row), &shared.full[fill.buffer], policy);
+      }
+    } else if (more) {
       bring_rows<Fp8>(ring_address + fill.buffer * Memory::buffer_bytes,
                       page_run(values_next ? args.v : args.k, filled_page, kv_head, Memory::element_bytes), filled.y,
                       policy);
@@ -528,6 +561,7 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
       own[r] = quad_max(own[r]);
       if (j == 0) shared.highest[g + 8 * r][warp] = own[r];
     }
+    if (Tensor) fence_async_proxy();
     __syncthreads();  // these keys have been read, and the values and weights before
 #pragma unroll 1
     for (int free = begun ? 2 : 1; free > 0; --free) bring();
@@ -549,6 +583,15 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
     }
     __syncthreads();
     barrier_wait(&shared.full[turn.buffer], turn.parity);
+    if (Tensor && seen.y < page_tokens) {
+      // Rows that nobody wrote may hold what a weight of zero does not hide.
+      std::byte* values = ring + turn.buffer * Memory::buffer_bytes;
+      for (int i = seen.y * 8 + thread; i < page_tokens * 8; i += decode_threads) {
+        *reinterpret_cast<uint4*>(values + i * 16) = uint4{0, 0, 0, 0};
+        if (!Fp8) *reinterpret_cast<uint4*>(values + half_tile_bytes(page_tokens) + i * 16) = uint4{0, 0, 0, 0};
+      }
+      __syncthreads();
+    }
     add_values<Fp8>(acc, weights_address, Memory::weights_stride, ring_address + turn.buffer * Memory::buffer_bytes,
                     warp, lane);
     turn.next();
@@ -621,10 +664,10 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
 #endif
 }
 
-template <bool Fp8, bool Sparse, int Buffers, int BlocksPerSm>
+template <bool Fp8, bool Sparse, int Buffers, int BlocksPerSm, bool Tensor = false>
 cudaError_t launch_decode(const AttendArgs& args, int ranks, unsigned* counters, cudaStream_t stream) {
   constexpr int bytes = decode_bytes<Fp8, Buffers>;
-  const auto kernel = attend_decode_sm90<Fp8, Sparse, Buffers, BlocksPerSm>;
+  const auto kernel = attend_decode_sm90<Fp8, Sparse, Buffers, BlocksPerSm, Tensor>;
   static int allowed = 0;
   if (allowed == 0) {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -644,7 +687,18 @@ cudaError_t launch_decode(const AttendArgs& args, int ranks, unsigned* counters,
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = ranks > 1 && counters == nullptr ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, args, counters);
+  Maps maps = {};
+  if constexpr (Tensor) {
+    constexpr int row_bytes = DecodeMemory<Fp8, Buffers>::row_bytes;
+    if (args.k.page_bytes % row_bytes != 0 || args.v.page_bytes % row_bytes != 0) return cudaErrorNotSupported;
+    constexpr std::int64_t many = 0x7fffffff;
+    if (!encode_tensor_map(maps.k, args.k.data, Fp8 ? 1 : 2, many, head_dim, row_bytes, page_tokens, Fp8 ? 128 : 64,
+                           128) ||
+        !encode_tensor_map(maps.v, args.v.data, Fp8 ? 1 : 2, many, head_dim, row_bytes, page_tokens, Fp8 ? 128 : 64,
+                           128))
+      return cudaErrorNotSupported;
+  }
+  return cudaLaunchKernelEx(&config, kernel, args, counters, maps);
 }
 
 constexpr int most_tokens = 65535;  // of a grid

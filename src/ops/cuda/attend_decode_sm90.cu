@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   const int sequence = args.batch.sequence_of_token[token];
   const int position = args.batch.positions[token];
   const bool placed = sequence >= 0 && sequence < args.batch.sequences && position >= 0;
-  const BlockList<Sparse> list(args, token, kv_head, sequence, position);
+  BlockList<Sparse> list(args, token, kv_head, sequence, position);
   const int context = placed ? args.batch.context_lengths[sequence] : 0;
   const int own_page = placed ? list.page(position / page_tokens) : -1;
   const int pages = position / page_tokens + 1;
@@ -209,17 +209,21 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   }
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const std::byte* queries =
+      reinterpret_cast<const std::byte*>(args.q + token * args.q_stride + kv_head * group_rows * head_dim) +
+      thread * 16;
+  const std::byte* keys = page_run(args.k, 0, kv_head, Memory::element_bytes) + thread * 16;
+  const std::byte* values = page_run(args.v, 0, kv_head, Memory::element_bytes) + thread * 16;
+  settle(list.ids), settle(queries), settle(keys), settle(values);
   __syncthreads();  // pages and barriers
   wait_for_previous();
-  if (Sparse && placed) block = list.block(rank + lane * ranks);
   if (position >= context || own_page < 0) {
     if (clustered) cluster_wait();
     return;
   }
-  const std::byte* queries =
-      reinterpret_cast<const std::byte*>(args.q + token * args.q_stride + kv_head * group_rows * head_dim);
-  copy_async_16(shared.weights + thread / 16 * 256 + ((thread % 16 ^ (thread / 16 & 7)) << 4), queries + thread * 16);
+  copy_async_16(shared.weights + thread / 16 * 256 + ((thread % 16 ^ (thread / 16 & 7)) << 4), queries);
   barrier_arrive_after_copies(&shared.queries_full);
+  if (Sparse) block = list.block(rank + lane * ranks);
   if (Sparse) page = block < 0 || block >= pages ? -1 : cached ? shared.pages[block] : list.page(block);
   ahead.hold(list, block, page);
   Share here = ahead;
@@ -233,8 +237,8 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
     if (!values_next && more) more = ahead.next(list, ranks, lane, filled_page, filled);
     if (more) {
       bring_rows<Fp8>(ring_address + fill.buffer * Memory::buffer_bytes,
-                      page_run(values_next ? args.v : args.k, filled_page, kv_head, Memory::element_bytes), filled.y,
-                      policy);
+                      values_next ? values + filled_page * args.v.page_bytes : keys + filled_page * args.k.page_bytes,
+                      filled.y, policy);
       barrier_arrive_after_copies(&shared.full[fill.buffer]);
     }
     values_next = !values_next;
@@ -296,13 +300,13 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
                                           (16 * warp + 8 * n + 2 * j) * 2) = Fp8 ? pack_f16(a, b) : pack_bf16(a, b);
       }
     }
-    std::uint32_t values[Fp8 ? 4 : 8][4];
+    std::uint32_t v[Fp8 ? 4 : 8][4];
     barrier_wait(&shared.full[turn.buffer], turn.parity);
-    read_values<Fp8>(values, ring_address + turn.buffer * Memory::buffer_bytes, warp, lane);
+    read_values<Fp8>(v, ring_address + turn.buffer * Memory::buffer_bytes, warp, lane);
     turn.next();
     __syncthreads();  // the weights are there, these values have been read
     bring();
-    add_values<Fp8>(acc, weights_address, Memory::weights_stride, values, lane);
+    add_values<Fp8>(acc, weights_address, Memory::weights_stride, v, lane);
   }
 
   // Sums of the warps meet while values are on their way.

@@ -51,6 +51,12 @@ __device__ inline void load_matrices_turned(std::uint32_t (&m)[4], std::uint32_t
                : "memory");
 }
 
+// Has an address ready here, not where it is first used.
+template <typename T>
+__device__ inline void settle(T*& address) {
+  asm volatile("" : "+l"(address));
+}
+
 // Four e4m3 codes as two pairs of f16, exactly.
 __device__ inline void widen_to_f16(std::uint32_t codes, std::uint32_t& low, std::uint32_t& high) {
   asm("{\n.reg .b16 low, high;\n"
@@ -83,10 +89,12 @@ __device__ inline void multiply_tile(float (&d)[4], const std::uint32_t (&a)[4],
 template <bool Sparse>
 struct BlockList {
   const AttendArgs& args;
-  int token, kv_head, sequence, end, begin, first, count;
+  int sequence, end, begin, first, count;
+  const std::int32_t* ids;
 
   __device__ BlockList(const AttendArgs& a, int t, int h, int s, int position)
-      : args(a), token(t), kv_head(h), sequence(s), end(position + 1) {
+      : args(a), sequence(s), end(position + 1) {
+    ids = Sparse ? args.block_ids + (std::int64_t{t} * args.kv_heads + h) * args.topk : nullptr;
     begin = !Sparse && args.window > 0 ? max(0, end - args.window) : 0;
     first = begin / page_tokens;
     count = Sparse ? args.topk : (end + page_tokens - 1) / page_tokens - first;
@@ -94,7 +102,7 @@ struct BlockList {
   __device__ int block(int entry) const {
     if (entry >= count) return -1;
     if (!Sparse) return first + entry;
-    return args.block_ids[(std::int64_t{token} * args.kv_heads + kv_head) * args.topk + entry];
+    return __ldcg(ids + entry);
   }
   __device__ int page(int block) const { return block < 0 ? -1 : kv_page(args.batch, sequence, block); }
   // Keys of a block that the token sees: first, past the last.
@@ -131,7 +139,8 @@ struct Share {
   }
 };
 
-// All threads: the first `rows` rows of a page and head into a buffer, zeros behind them.
+// All threads: the first `rows` rows of a page and head into a buffer, zeros behind them. `from`: this thread's first 16
+// bytes.
 template <bool Fp8>
 __device__ inline void bring_rows(std::uint32_t buffer, const std::byte* from, int rows, std::uint64_t policy) {
   constexpr int pieces = Fp8 ? 8 : 16;  // of a row
@@ -139,7 +148,6 @@ __device__ inline void bring_rows(std::uint32_t buffer, const std::byte* from, i
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / pieces;
   const std::uint32_t to = buffer + tile_piece<page_tokens>(row, thread % pieces);
-  from += thread * 16;
 #pragma unroll
   for (int i = 0; i < pieces / 2; ++i) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to + i * step_rows * 128),

@@ -202,17 +202,17 @@ void test_quantised(Rig& rig, Results& results) {
 void test_logits(Rig& rig, Results& results) {
   Random random(7);
   for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
-    const Weight head(random, format, 1003, 320, false);
-    const std::vector<float> x = normal_values(random, 70 * 320);
-    for (const std::size_t count : {1u, 5u, 64u}) {
+    const Weight head(random, format, 1003, 384, false);
+    const std::vector<float> x = normal_values(random, 70 * 384);
+    for (const std::size_t count : {1u, 5u, 9u, 40u, 64u}) {
       std::vector<std::int32_t> rows;
       for (std::size_t i = 0; i < count; ++i) rows.push_back(static_cast<std::int32_t>((i * 37 + 69) % 70));
-      const ops::Limits limits = limits_for(70, 320, 1003);
-      Matrix hidden(DType::f32, 70, 320, x);
+      const ops::Limits limits = limits_for(70, 384, 1003);
+      Matrix hidden(DType::f32, 70, 384, x);
       Matrix expected(DType::f32, static_cast<std::int64_t>(count), 1003);
       judge(limits).logits(hidden.view(), rows, head.view, expected.view());
       rig.bind(limits);
-      DeviceMatrix hidden2(rig, DType::bf16, 70, 320, x);
+      DeviceMatrix hidden2(rig, DType::bf16, 70, 384, x);
       DeviceMatrix out(rig, DType::f32, static_cast<std::int64_t>(count), 1003, 3);
       rig->logits(hidden2.view(), {rig.place(rows), rows.size()}, rig.place(head.view), out.view());
       results.add("logits", std::string(weight_format_name(format)),

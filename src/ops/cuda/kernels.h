@@ -157,6 +157,10 @@ struct GatherArgs {
 };
 cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream);
 
+// out [rows, columns] = rows ids[0] … of x, bf16; all at 16 bytes.
+cudaError_t launch_gather_rows(const std::uint16_t* x, std::int64_t stride, const std::int32_t* ids, int rows,
+                               int columns, std::uint16_t* out, cudaStream_t stream);
+
 // y [rows, width] <- swigluoai of packed [rows, 2 · width] = gate | up.
 cudaError_t launch_activate(const std::uint16_t* packed, int rows, int width, const Activation& activation,
                             std::uint16_t* y, cudaStream_t stream);

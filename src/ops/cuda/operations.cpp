@@ -3,6 +3,7 @@
 
 #include "src/base/error.h"
 #include "src/ops/cuda/backend.h"
+#include "src/ops/cuda/matmul_decode_sm90.h"
 #include "src/ops/host/host_backend.h"
 
 namespace m3::ops::cuda {
@@ -92,7 +93,6 @@ bool CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
                            Then then) {
   MatmulArgs args;
   args.items = static_cast<std::int32_t>(row_ids.empty() ? x.rows : std::ssize(row_ids));
-  args.list = row_ids.data();
   args.store = store;
   args.out = out.data;
   args.out_stride = out.row_stride;
@@ -102,6 +102,7 @@ bool CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
   for (std::size_t first = 0; first < weights.size();) {
     // Weights that take the same activations go together.
     const WeightMatrix& like = weights[first];
+    args.list = row_ids.data();
     args.parts = 0;
     for (; first < weights.size() && args.parts < max_parts; ++first) {
       const WeightMatrix& weight = weights[first];
@@ -116,6 +117,16 @@ bool CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
     args.x = rows.data;
     args.x_stride = rows.stride;
     args.token_scales = rows.scales;
+    // The products of 9 to 64 rows take no list.
+    MatmulArgs gathered = args;
+    gathered.list = nullptr;
+    if (args.list != nullptr && rows.scales == nullptr && !decode_takes_sm90(args) && decode_takes_sm90(gathered)) {
+      auto* memory = arena.take<std::uint16_t>(std::int64_t{args.items} * args.columns);
+      check(launch_gather_rows(args.x, args.x_stride, args.list, args.items, args.columns, memory, stream_), what);
+      gathered.x = memory;
+      gathered.x_stride = args.columns;
+      args = gathered;
+    }
     args.gelu = then == Then::gelu && weights.size() == 1 && like.format == WeightFormat::bf16 && takes_wide(args);
     check(matmul(args, stream_), what);
     if (args.gelu) return true;

@@ -92,8 +92,8 @@ struct GroupPlan {
 };
 
 // All threads of a block of `Threads`; ends with a barrier.
-template <int Threads>
-__device__ inline void plan_groups(const MatmulArgs& args, GroupPlan& plan) {
+template <int Threads, class Args>
+__device__ inline void plan_groups(const Args& args, GroupPlan& plan) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto group_of = [&](int item) {
     if (item >= args.items) return -1;

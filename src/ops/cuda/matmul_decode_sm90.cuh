@@ -56,14 +56,7 @@ cudaError_t matmul_some(const MatmulArgs& args, cudaStream_t stream) {
   some.args = args;
   some.units = 0;
   some.item_rows = (args.items + 15) / 16 * 16;
-  for (int part = 0; part < args.parts; ++part) {
-    const WeightPart& weight = args.inline_parts[part];
-    if (!encode_tensor_map(some.weights[part], weight.values, 2, weight.rows, args.columns,
-                           std::int64_t{args.columns} * 2, 8, 64, 128)) {
-      return cudaErrorInvalidValue;
-    }
-    if (part == 0 || !Activated) some.units += (weight.rows + 7) / 8;
-  }
+  for (int part = 0; part < (Activated ? 1 : args.parts); ++part) some.units += (args.inline_parts[part].rows + 7) / 8;
   if (!encode_tensor_map(some.x, args.x, 2, args.items, args.columns, args.x_stride * 2, some.item_rows / 2, 64, 128)) {
     return cudaErrorInvalidValue;
   }

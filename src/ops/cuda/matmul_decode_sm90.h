@@ -13,7 +13,7 @@ inline constexpr int some_items = 64;   // of one list, bf16
 // block may meet.
 inline constexpr int nibble_shared = 216 << 10;
 inline constexpr int nibble_x_bytes = 80 << 10;
-inline constexpr int nibble_phases = 72;
+inline constexpr int nibble_phases = 96;
 
 // Whether the device is Hopper, few rows are asked for and the shapes fit. Parts are of one format.
 bool decode_takes_sm90(const MatmulArgs& args);

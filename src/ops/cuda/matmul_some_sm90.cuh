@@ -1,7 +1,8 @@
 // Products with 9 to 64 rows of x and bf16 weights on Hopper: y = x · Wᵀ with wgmma, rows of x (items) as the 64 rows of a
 // tile and up to 96 rows of W as its columns. Rows of W are dealt out evenly, eight at a time (a unit: gate and up of the same
 // eight where results are activated), over all multiprocessors, so that each reads its share once; where that is more than 96
-// rows, in several passes. Two blocks, a cluster, copy half of x each to both. One warp copies, four multiply.
+// rows, in several passes. Four warps copy W and four multiply. x comes by tensor copies, half of it to both blocks of a
+// cluster; W does not, since boxes of eight rows took 75 ns each, three times what reading them takes.
 #pragma once
 
 #include "src/ops/cuda/decode_sm90.cuh"
@@ -10,8 +11,7 @@
 namespace m3::ops::cuda {
 
 struct SomeArgs {
-  TensorMap x;                   // boxes of half of the items
-  TensorMap weights[max_parts];  // boxes of eight rows
+  TensorMap x;  // boxes of half of the items
   MatmulArgs args;
   int units;  // of all parts
   int passes;
@@ -21,7 +21,7 @@ struct SomeArgs {
 
 inline constexpr int some_columns = 128;  // of K, a stage
 inline constexpr int some_cluster = 2;
-inline constexpr int some_threads = 4 * warp_size + warp_size;
+inline constexpr int some_threads = 2 * warpgroup_size;
 inline constexpr int some_shared = 226 << 10;
 inline constexpr int some_most_stages = 12;
 
@@ -81,43 +81,60 @@ __global__ void __launch_bounds__(some_threads, 1) matmul_some_sm90(const __grid
   const auto weights_at = [&](int stage) { return x_at(stage) + static_cast<std::uint32_t>(2 * x_half); };
   if (thread == 0) {
     for (int stage = 0; stage < some.stages; ++stage) {
-      barrier_init(&full[stage], 1);
-      barrier_init(&empty[stage], 4 * some_cluster);  // warps that multiply
+      barrier_init(&full[stage], warpgroup_size + 1);  // threads' copies, and x
+      barrier_init(&empty[stage], 4 * some_cluster);   // warps that multiply
     }
     fence_barrier_init();
   }
   __syncthreads();
 
-  if (warp == 4) {
+  if (warp >= 4) {
     const int steps = some.passes * chunks;
-    // A lane copies its unit's rows.
-    const auto copy_weights = [&](int step, int stage) {
-      const SomeShare share(some, step / chunks);
-      const std::uint32_t barrier = shared_address(&full[stage]);
-      if (lane == 0) {
-        expect(barrier, static_cast<unsigned>((share.count * unit_rows + some.item_rows) * some_columns * 2));
-      }
-      __syncwarp();
-      if (lane < share.count) {
+    const int own = thread % warpgroup_size;
+    // A thread copies piece own % 8 of both halves of every sixteenth row.
+    constexpr int rows_at_once = warpgroup_size / 8;
+    const int piece = own % 8;
+    const std::byte* from[Rows / rows_at_once];  // null: none
+    const auto begin_pass = [&](int pass) {
+      const SomeShare share(some, pass);
+#pragma unroll
+      for (int i = 0; i < Rows / rows_at_once; ++i) {
+        const int at = own / 8 + i * rows_at_once;
+        from[i] = nullptr;
+        if (at / unit_rows >= share.count) continue;
         int row = 0;
-        const int part = part_of_unit<Activated>(args, share.first + lane, row);
-#pragma unroll
-        for (int of = 0; of < unit_rows / 8; ++of) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int place = half * Rows * 128 + (lane * unit_rows + of * 8) * 128;
-            copy_box(weights_at(stage) + static_cast<std::uint32_t>(place), &some.weights[part + of],
-                     step % chunks * some_columns + half * 64, row, barrier);
-          }
-        }
+        const int part = part_of_unit<Activated>(args, share.first + at / unit_rows, row) + at % unit_rows / 8;
+        row += at % 8;
+        if (row >= args.inline_parts[part].rows) continue;
+        from[i] = args.inline_parts[part].values + std::int64_t{row} * args.columns * 2 + piece * 16;
       }
     };
+    const auto copy_weights = [&](int step, int stage) {
+      if (step % chunks == 0) begin_pass(step / chunks);
+      const std::uint32_t to =
+          weights_at(stage) + static_cast<std::uint32_t>(own / 8 * 128 + ((piece ^ own / 8) & 7) * 16);
+#pragma unroll
+      for (int i = 0; i < Rows / rows_at_once; ++i) {
+        if (from[i] == nullptr) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          copy_async_to(to + static_cast<std::uint32_t>((half * Rows + i * rows_at_once) * 128), from[i] + half * 128);
+        }
+        from[i] += some_columns * 2;
+      }
+      barrier_arrive_after_copies(&full[stage]);
+    };
     const auto copy_x = [&](int step, int stage) {
-      if (lane >= 2) return;
+      if (own != 0) return;
+      const std::uint32_t barrier = shared_address(&full[stage]);
+      expect(barrier, static_cast<unsigned>(some.item_rows * some_columns * 2));
       const int rows = some.item_rows / 2;
-      const int place = lane * x_half + static_cast<int>(rank) * rows * 128;
-      copy_box_to(3, x_at(stage) + static_cast<std::uint32_t>(place), &some.x, step % chunks * some_columns + lane * 64,
-                  static_cast<int>(rank) * rows, shared_address(&full[stage]));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int place = half * x_half + static_cast<int>(rank) * rows * 128;
+        copy_box_to(3, x_at(stage) + static_cast<std::uint32_t>(place), &some.x,
+                    step % chunks * some_columns + half * 64, static_cast<int>(rank) * rows, barrier);
+      }
     };
     // Weights are on their way before the kernel ahead has ended, and before the other block has its barriers.
     const int ahead = min(some.stages, steps);
@@ -148,6 +165,7 @@ __global__ void __launch_bounds__(some_threads, 1) matmul_some_sm90(const __grid
     for (int pass = 0; pass < some.passes; ++pass) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
         wait_for(shared_address(&full[stage]), phase);
+        fence_async_proxy();
         pin(sums);
         wgmma_fence();
 #pragma unroll

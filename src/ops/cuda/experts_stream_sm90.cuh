@@ -35,14 +35,13 @@ __device__ inline void mma_bf16_new(float (&d)[4], std::uint32_t a0, std::uint32
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
+struct StreamPhase {
+  int group, first, count;  // of the table; items
+  int tile, tiles;
+};
 template <class Shape>
 struct StreamBarriers {
   std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner;
-};
-struct StreamPlan {
-  ExpertsPhase phases[2][16];
-  GroupPlan groups;
-  int count[2], tiles[2];
 };
 
 #endif
@@ -54,9 +53,9 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
   constexpr bool nvfp4 = Shape::nvfp4;
   constexpr bool nibbles = Shape::nibbles;
   constexpr int words = nibbles ? 4 : 2;  // of a lane's 16 bytes: pieces of x, eight columns each
-  __shared__ StreamPlan plan;
+  __shared__ GroupPlan groups;
   __shared__ StreamBarriers<Shape> barriers;
-  __shared__ float partial[2][Shape::workers][32];
+  __shared__ float4 partial[2][Shape::workers][32];
   std::byte* const shared = dynamic_shared();
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
@@ -90,32 +89,23 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
     wait_grid();
   }
   if (warp == 0) mark(1);
-  plan_groups<Shape::threads>(args, plan.groups);
-  if (thread < 2) {
-    const bool down = thread == 1;
-    const int each = down ? args.hidden / 16 : args.width / 8;
-    const int all = plan.groups.active * each;
-    const int begin = all * block / blocks;
-    int tile = 0, count = 0;
-    for (int at = begin / each, left = all * (block + 1) / blocks - begin, first = begin - at * each; left > 0;
-         ++at, first = 0) {
-      const int share = min(left, each - first);
-      const int last = plan.groups.begin[at + 1];
-      for (int i = plan.groups.begin[at]; i < last; i += 2) {
-        ExpertsPhase& phase = plan.phases[down][count++];
-        phase.group = plan.groups.order[at];
-        phase.first = static_cast<short>(i), phase.count = static_cast<short>(min(2, last - i));
-        phase.row_tile = static_cast<short>(first);
-        phase.tile = tile, phase.tiles = share;
-        tile += share;
-      }
-      left -= share;
-    }
-    plan.count[down] = count;
-    plan.tiles[down] = tile;
-  }
-  __syncthreads();
+  plan_groups<Shape::threads>(args, groups);
   if (warp == 0) mark(2);
+  // The block's tiles of 16 rows (8 of gate and the same 8 of up, or 16 of down), by experts and at most 8 of their items.
+  const auto for_phases = [&](bool down, const auto& body) {
+    const int each = down ? args.hidden / 16 : args.width / 8;
+    const int all = groups.active * each;
+    const int begin = all * block / blocks;
+    int left = all * (block + 1) / blocks - begin;
+    for (int at = begin / each, first = begin - at * each; left > 0; ++at, first = 0) {
+      const int tiles = min(left, each - first);
+      const int last = groups.begin[at + 1];
+      for (int item = groups.begin[at]; item < last; item += 8) {
+        body(StreamPhase{groups.order[at], item, min(8, last - item), first, tiles});
+      }
+      left -= tiles;
+    }
+  };
 
   if (warp == Shape::workers) {
     // --- copies: lanes 0 ... 3 values and scales of either half of a stage's rows ---
@@ -132,11 +122,10 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
         const int bytes = rows * row_bytes;
         const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
         const int to = scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap) : side * (bytes + Shape::gap);
-        for (int p = 0; p < plan.count[down]; ++p) {
-          const ExpertsPhase& phase = plan.phases[down][p];
+        for_phases(down, [&](const StreamPhase& phase) {
           const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
           const std::byte* from = (scales ? weight->scales : weight->values) +
-                                  (std::int64_t{phase.row_tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
+                                  (std::int64_t{phase.tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
           const int n = phase.tiles * (down ? 1 : 2);
           for (int i = 0; i < n; ++i) {
             barrier_wait(&barriers.empty[at], parity);
@@ -151,7 +140,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
             from += down ? 2 * bytes : bytes;
             if (++at == Shape::stages) at = 0, parity ^= 1;
           }
-        }
+        });
       }
     }
     mark(3);
@@ -163,36 +152,55 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
     unsigned parity = 0;
     unsigned generation = 0;
     for (int down = 0; down < 2; ++down) {
-      for (int p = 0; p < plan.count[down]; ++p) {
-        const ExpertsPhase& phase = plan.phases[down][p];
+      for_phases(down, [&](const StreamPhase& phase) {
         const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
-        const float tensor_scale = weights[down ? 0 : g % 2].tensor_scale;
-        const int item = j / 2;
-        const int to = plan.groups.items[phase.first + min(item, phase.count - 1)];
-        const float weight = down ? args.scaling * args.pair_weights[to] : 1.0f;
+        const float first_scale = weights[0].tensor_scale * Codec_::missing;
+        const float up_scale = down ? 0.0f : weights[1].tensor_scale * Codec_::missing;
+        int to[2];
+        float pair_weights[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
+          pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
+        }
         for (int i = 0; i < phase.tiles; ++i) {
           barrier_wait(&barriers.summed[turn], parity);
-          float sum = 0;
+          float4 sum = {0, 0, 0, 0};
 #pragma unroll
-          for (int w = 0; w < Shape::workers; ++w) sum += partial[turn][w][lane];
+          for (int w = 0; w < Shape::workers; ++w) {
+            const float4 more = partial[turn][w][lane];
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+          }
           __syncwarp();
           if (lane == 0) barrier_arrive(&barriers.taken[turn]);
           turn ^= 1;
           if (turn == 0) parity ^= 1;
-          sum *= tensor_scale;
-          const int tile = phase.row_tile + i;
+          const int tile = phase.tile + i;
           if (!down) {
-            const float other = __shfl_xor_sync(all_lanes, sum, 4);
-            if (g % 2 == 0 && item < phase.count) {
-              args.inner[std::int64_t{to} * args.width + tile * 8 + j % 2 * 4 + g / 2] =
-                  narrow_bf16(activate(round_bf16(sum), round_bf16(other), args.alpha, args.limit, args.beta));
+            // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
+            const bool even = g % 2 == 0;
+            const float others[2] = {__shfl_xor_sync(all_lanes, even ? sum.z : sum.x, 4),
+                                     __shfl_xor_sync(all_lanes, even ? sum.w : sum.y, 4)};
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              if (2 * j + c >= phase.count) continue;
+              const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
+              const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
+              args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(
+                  activate(round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
             }
-          } else if (item < phase.count) {
-            args.sums[std::int64_t{to} * args.hidden + tile * 16 + g % 2 * 8 + j % 2 * 4 + g / 2] = weight * sum;
+          } else {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              if (2 * j + c >= phase.count) continue;
+              float* const out = args.sums + std::int64_t{to[c]} * args.hidden + tile * 16 + g % 2 * 8 + g / 2;
+              out[0] = pair_weights[c] * ((c == 0 ? sum.x : sum.y) * first_scale);
+              out[4] = pair_weights[c] * ((c == 0 ? sum.z : sum.w) * first_scale);
+            }
           }
         }
-      }
-      if (down == 0 && plan.groups.active > 0) {
+      });
+      if (down == 0 && groups.active > 0) {
         __syncwarp();
         if (lane == 0) {
           mark(11);
@@ -210,8 +218,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
     // --- sums ---
     const int g = lane / 4;
     const int j = lane % 4;
-    const bool mine = g % 4 == j;
-    const std::uint32_t signs = 0x80808080u + blockIdx.z;
+    [[maybe_unused]] const std::uint32_t signs = 0x80808080u + blockIdx.z;
     int at = 0, turn = 0;
     unsigned parity = 0, turn_parity = 1;
     const auto next_stage = [&] {
@@ -225,17 +232,16 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
       const int scale_row = columns / (nvfp4 ? 16 : 32);
       const int half_rows = Down ? 8 : 4;
       const int value_at = g / 2 * row_bytes + g % 2 * (half_rows * row_bytes + Shape::gap) + j * 16;
-      constexpr int block_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of a block of 64 bytes
-      const int scale_at = Shape::value_bytes + Shape::gap + g / 2 * scale_row + g % 2 * (half_rows * scale_row + Shape::scale_gap) +
-                           (nibbles ? j % 2 * (block_scales / 2) : 0);
+      // A lane's 16 bytes: 32 codes with one scale, or two; or 16 codes of 32 that share one.
+      const int scale_at = Shape::value_bytes + Shape::gap + g / 2 * scale_row +
+                           g % 2 * (half_rows * scale_row + Shape::scale_gap) + (nvfp4 ? 2 * j : nibbles ? j : j / 2);
+      constexpr int block_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of 64 bytes
       const int all_slices = columns / slice_columns;
-      for (int p = 0; p < plan.count[Down]; ++p) {
-        const ExpertsPhase& phase = plan.phases[Down][p];
+      for_phases(Down, [&](const StreamPhase& phase) {
         uint4 x[slices][2][words];
-        std::uint32_t high = 0;
         {
-          const bool own = mine && g / 4 < phase.count;
-          const int item = plan.groups.items[phase.first + min(g / 4, phase.count - 1)];
+          const bool own = g < phase.count;
+          const int item = groups.items[phase.first + min(g, phase.count - 1)];
           const std::uint16_t* row = Down ? args.inner + std::int64_t{item} * args.width
                                           : args.x + item / args.list_divisor * args.x_stride;
 #pragma unroll
@@ -259,35 +265,15 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
             for (int b = 0; b < 2; ++b) {
 #pragma unroll
               for (int k = 0; k < words; ++k) {
-                const uint4 v = x[s][b][k];
-                high = __vmaxu2(high, __vmaxu2(__vmaxu2(v.x & 0x7fff7fffu, v.y & 0x7fff7fffu),
-                                               __vmaxu2(v.z & 0x7fff7fffu, v.w & 0x7fff7fffu)));
+                uint4& v = x[s][b][k];
+                std::uint32_t pairs[4];
+                Codec_::arrange(v, pairs);
+                v = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
               }
             }
           }
         }
-        high = max(high >> 16, high & 0xffffu);
-#pragma unroll
-        for (int i = 1; i < 16; i *= 2) high = max(high, __shfl_xor_sync(all_lanes, high, i));
-        const int spare = min(Shape::base, spare_power(high));
-        const std::uint32_t factor = static_cast<std::uint32_t>(spare + 127) * 0x00800080u;
-        const float missing = __uint_as_float(
-            static_cast<std::uint32_t>(Shape::base - __shfl_sync(all_lanes, spare, j / 2 * 16) + 127) << 23);
-#pragma unroll
-        for (int s = 0; s < slices; ++s) {
-#pragma unroll
-          for (int b = 0; b < 2; ++b) {
-#pragma unroll
-            for (int k = 0; k < words; ++k) {
-              uint4& v = x[s][b][k];
-              std::uint32_t pairs[4];
-              Codec_::arrange(v, pairs);
-              v.x = multiply_bf16(pairs[0], factor), v.y = multiply_bf16(pairs[1], factor);
-              v.z = multiply_bf16(pairs[2], factor), v.w = multiply_bf16(pairs[3], factor);
-            }
-          }
-        }
-        if (warp == 0 && p == 0) mark(Down ? 8 : 4);
+        if (warp == 0) mark(Down ? 8 : 4);
         for (int i = 0; i < phase.tiles; ++i) {
           // The stages of the tile's two halves; of down both in one.
           const std::byte* stage[2];
@@ -295,7 +281,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
           barrier_wait(&barriers.full[at], parity);
           stage[0] = shared + at * Shape::stage_bytes;
           next_stage();
-          if (warp == 0 && p == 0 && i == 0) mark(Down ? 9 : 5);
+          if (warp == 0 && i == 0) mark(Down ? 9 : 5);
           if constexpr (Down) {
             stage[1] = stage[0] + 4 * row_bytes;
           } else {
@@ -304,7 +290,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
           }
           const std::byte* scale_rows[2] = {stage[0] + scale_at,
                                             Down ? stage[0] + scale_at + 4 * scale_row : stage[1] + scale_at};
-          float total[2] = {0, 0};
+          float acc[2][4] = {};
           if (Shape::part != 1) {
 #pragma unroll
             for (int s = 0; s < slices; ++s) {
@@ -313,7 +299,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
 #pragma unroll
               for (int b = 0; b < 2; ++b) {
                 std::uint32_t raw[2][4];
-                float scales[2][nvfp4 ? 4 : 2];
+                std::uint32_t codes[2][2];
                 bool rare = false;
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
@@ -321,65 +307,47 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
                       *reinterpret_cast<const uint4*>(stage[r] + value_at + slice * 128 + b * 64);
                   const std::byte* of = scale_rows[r] + slice * (2 * block_scales) + b * block_scales;
                   if constexpr (nvfp4) {
-                    widen_scales(*reinterpret_cast<const std::uint32_t*>(of), scales[r]);
+                    const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(of);
+                    codes[r][0] = both & 0xffu, codes[r][1] = both >> 8;
+                    rare = rare || Codec_::rare(codes[r][0]) || Codec_::rare(codes[r][1]);
                   } else {
-                    // Two lanes' groups; or one group of two lanes' each.
-                    const std::uint32_t two =
-                        nibbles ? *reinterpret_cast<const std::uint16_t*>(of)
-                                : *reinterpret_cast<const std::uint8_t*>(of + j % 2) * 0x0101u;
-                    scales[r][0] = __uint_as_float((two & 0xffu) << 23);
-                    scales[r][1] = __uint_as_float((two & 0xff00u) << 15);
-                    rare = rare || ((((two ^ (two >> 1)) & 0x7f7fu) + 0x7f7fu) & 0x8080u) != 0x8080u;
+                    codes[r][0] = codes[r][1] = *reinterpret_cast<const std::uint8_t*>(of);
                   }
                 }
-                if constexpr (!nvfp4) {
-                  if (__any_sync(all_lanes, rare)) {
+                if constexpr (!nvfp4) rare = Codec_::rare(codes[0][0] | codes[1][0]);
+                const auto add = [&]<bool Rare>() {
+#pragma unroll
+                  for (int k = 0; k < words; ++k) {
+                    std::uint32_t pairs[2][4];
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
+                      if constexpr (nibbles) {
+                        if constexpr (Shape::part == 5) spread_codes(raw[r][k], signs, pairs[r]);
+                        else Codec_::spread_e2m1(raw[r][k], pairs[r]);
+                      } else {
+                        Codec_::spread_e4m3(raw[r][2 * k], pairs[r]);
+                        Codec_::spread_e4m3(raw[r][2 * k + 1], pairs[r] + 2);
+                      }
+                      const std::uint32_t code = codes[r][nvfp4 ? k / 2 : 0];
+                      if constexpr (Rare) {
+                        const uint2 two = Codec_::factors(code);
 #pragma unroll
-                      for (int c = 0; c < 2; ++c) {
-                        const std::uint32_t bits = __float_as_uint(scales[r][c]);
-                        if (bits == 0 || bits == 0x7f800000u) scales[r][c] = __uint_as_float(bits | 0x00400000u);
+                        for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(multiply_bf16(pairs[r][c], two.x), two.y);
+                      } else {
+                        const std::uint32_t factor = Codec_::factor(code);
+#pragma unroll
+                        for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(pairs[r][c], factor);
                       }
                     }
+                    const uint4 v = x[s][b][k];
+                    mma_bf16(acc[b], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
+                    mma_bf16(acc[b], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
                   }
-                }
-                float acc[2][4];
-#pragma unroll
-                for (int k = 0; k < words; ++k) {
-                  std::uint32_t pairs[2][4];
-#pragma unroll
-                  for (int r = 0; r < 2; ++r) {
-                    if constexpr (nibbles) {
-                      if constexpr (Shape::part == 5) Codec_::spread_e2m1(raw[r][k], pairs[r]);
-                      else spread_codes(raw[r][k], signs, pairs[r]);
-                    } else {
-                      std::uint32_t two[2];
-                      Codec_::spread_e4m3(raw[r][2 * k], two);
-                      pairs[r][0] = two[0], pairs[r][1] = two[1];
-                      Codec_::spread_e4m3(raw[r][2 * k + 1], two);
-                      pairs[r][2] = two[0], pairs[r][3] = two[1];
-                    }
-                  }
-                  const uint4 v = x[s][b][k];
-                  // nvfp4: a lane's 32 codes have two scales.
-                  const bool fresh = nvfp4 ? k % 2 == 0 : k == 0;
-                  float(&sums)[4] = acc[nvfp4 ? k / 2 : 0];
-                  if (fresh) mma_bf16_new(sums, pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
-                  else mma_bf16(sums, pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
-                  mma_bf16(sums, pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
-                }
-#pragma unroll
-                for (int r = 0; r < 2; ++r) {
-#pragma unroll
-                  for (int c = 0; c < 2; ++c) {
-                    if constexpr (nvfp4) {
-                      total[r] = fmaf(acc[0][2 * r + c], scales[r][2 * c], total[r]);
-                      total[r] = fmaf(acc[1][2 * r + c], scales[r][2 * c + 1], total[r]);
-                    } else {
-                      total[r] = fmaf(acc[0][2 * r + c], scales[r][c], total[r]);
-                    }
-                  }
+                };
+                if (__any_sync(all_lanes, rare)) {
+                  add.template operator()<true>();
+                } else {
+                  add.template operator()<false>();
                 }
               }
             }
@@ -392,20 +360,19 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
             if (lane == 0) barrier_arrive(&barriers.empty[at]);
             next_stage();
           }
-#pragma unroll
-          for (int r = 0; r < 2; ++r) total[r] += __shfl_xor_sync(all_lanes, total[r], 1);
           barrier_wait(&barriers.taken[turn], turn_parity);
-          partial[turn][warp][lane] = (j % 2 == 0 ? total[0] : total[1]) * missing;
+          partial[turn][warp][lane] =
+              float4{acc[0][0] + acc[1][0], acc[0][1] + acc[1][1], acc[0][2] + acc[1][2], acc[0][3] + acc[1][3]};
           __syncwarp();
           if (lane == 0) barrier_arrive(&barriers.summed[turn]);
           turn ^= 1;
           if (turn == 0) turn_parity ^= 1;
         }
-      }
+      });
     };
     run.template operator()<false>();
     if (warp == 0) mark(6);
-    if (plan.groups.active > 0) {
+    if (groups.active > 0) {
       barrier_wait(&barriers.inner, 0);
       if (warp == 0) mark(7);
       run.template operator()<true>();

@@ -6,17 +6,18 @@
 
 namespace m3::ops::cuda {
 
-template <WeightFormat Format_, int Stages_, int Part_ = 0>
+template <WeightFormat Format_, int Workers_, int Stages_, int Part_ = 0>
 struct StreamShape {
   static constexpr int part = Part_;
   static constexpr WeightFormat format = Format_;
-  static constexpr int workers = 12;  // warps that multiply
-  static constexpr int threads = 32 * (workers + 2);
+  static constexpr int workers = Workers_;  // warps that multiply
+  static constexpr int threads = 32 * (workers + 3);
   static constexpr int stages = Stages_;
   static constexpr bool nibbles = step_bytes(Format_) == 32;
   static constexpr bool nvfp4 = Format_ == WeightFormat::nvfp4;
-  static constexpr int slices = nibbles ? 2 : 4;                  // of 128 bytes of a row of gate, a warp's; of down half
-  static constexpr int value_bytes = 8 * slices * workers * 128;  // of a stage: 8 rows of gate and up, or 16 of down
+  static constexpr int row_bytes = nibbles ? 3072 : 6144;          // of gate and up, at most; of down half
+  static constexpr int value_bytes = 8 * row_bytes;               // of a stage: 8 rows of gate and up, or 16 of down
+  static constexpr int pieces = row_bytes / 64 / workers;         // of 64 bytes of a row of gate, a warp's; of down half
   static constexpr int gap = 64;                                  // so that two rows' pieces lie in other banks
   static constexpr int scale_bytes = value_bytes / (nvfp4 ? 8 : nibbles ? 16 : 32);
   static constexpr int scale_gap = 32;
@@ -39,6 +40,18 @@ struct StreamPhase {
   int group, first, count;  // of the table; items
   int tile, tiles;
 };
+// One thread of each block: what the others' threads that it has met have written is there. Both counters are zero before
+// and after the launch.
+__device__ inline void meet(unsigned* counters, unsigned blocks) {
+  __threadfence();
+  atomicAdd(counters, 1u);
+  unsigned now = 0;
+  while (now != blocks) asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters) : "memory");
+}
+__device__ inline void leave_meeting(unsigned* counters, unsigned blocks) {
+  if (atomicAdd(counters + 1, 1u) == blocks - 1) counters[0] = counters[1] = 0;
+}
+
 template <class Shape>
 struct StreamBarriers {
   std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner;
@@ -145,12 +158,12 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
     }
     mark(3);
     let_next_grid_begin();
-  } else if (warp == Shape::workers + 1) {
+  } else if (warp > Shape::workers) {
     // --- sums of the warps' sums, and what becomes of them ---
     const int g = lane / 4, j = lane % 4;
-    int turn = 0;
+    const int turn = warp - Shape::workers - 1;  // of the two: every other tile
+    int wanted = turn;
     unsigned parity = 0;
-    unsigned generation = 0;
     for (int down = 0; down < 2; ++down) {
       for_phases(down, [&](const StreamPhase& phase) {
         const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
@@ -163,7 +176,9 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
           to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
           pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
         }
-        for (int i = 0; i < phase.tiles; ++i) {
+        int i = wanted;
+        wanted = (wanted - phase.tiles) & 1;
+        for (; i < phase.tiles; i += 2) {
           barrier_wait(&barriers.summed[turn], parity);
           float4 sum = {0, 0, 0, 0};
 #pragma unroll
@@ -173,8 +188,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
           }
           __syncwarp();
           if (lane == 0) barrier_arrive(&barriers.taken[turn]);
-          turn ^= 1;
-          if (turn == 0) parity ^= 1;
+          parity ^= 1;
           const int tile = phase.tile + i;
           if (!down) {
             // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
@@ -201,18 +215,16 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
         }
       });
       if (down == 0 && groups.active > 0) {
-        __syncwarp();
-        if (lane == 0) {
+        sync_threads_of(1, 64);
+        if (turn == 0 && lane == 0) {
           mark(11);
-          if (Shape::part != 3) {
-            generation = arrive_at_meeting(args.counter, static_cast<unsigned>(blocks));
-            wait_for_meeting(args.counter, generation);
-          }
+          if (Shape::part != 3) meet(args.counter, static_cast<unsigned>(blocks));
           barrier_arrive(&barriers.inner);
         }
         __syncwarp();
       }
     }
+    if (turn == 0 && lane == 0 && groups.active > 0 && Shape::part != 3) leave_meeting(args.counter, static_cast<unsigned>(blocks));
     mark(12);
   } else {
     // --- sums ---
@@ -225,8 +237,8 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
       if (++at == Shape::stages) at = 0, parity ^= 1;
     };
     const auto run = [&]<bool Down>() {
-      constexpr int slices = Down ? Shape::slices / 2 : Shape::slices;
-      constexpr int slice_columns = nibbles ? 256 : 128;
+      constexpr int pieces = Down ? Shape::pieces / 2 : Shape::pieces;
+      constexpr int piece_columns = nibbles ? 128 : 64;
       const int columns = Down ? args.width : args.hidden;
       const int row_bytes = columns / (nibbles ? 2 : 1);
       const int scale_row = columns / (nvfp4 ? 16 : 32);
@@ -235,41 +247,34 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
       // A lane's 16 bytes: 32 codes with one scale, or two; or 16 codes of 32 that share one.
       const int scale_at = Shape::value_bytes + Shape::gap + g / 2 * scale_row +
                            g % 2 * (half_rows * scale_row + Shape::scale_gap) + (nvfp4 ? 2 * j : nibbles ? j : j / 2);
-      constexpr int block_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of 64 bytes
-      const int all_slices = columns / slice_columns;
+      constexpr int piece_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of 64 bytes
+      const int all_pieces = columns / piece_columns;
       for_phases(Down, [&](const StreamPhase& phase) {
-        uint4 x[slices][2][words];
+        uint4 x[pieces][words];
         {
           const bool own = g < phase.count;
           const int item = groups.items[phase.first + min(g, phase.count - 1)];
           const std::uint16_t* row = Down ? args.inner + std::int64_t{item} * args.width
                                           : args.x + item / args.list_divisor * args.x_stride;
 #pragma unroll
-          for (int s = 0; s < slices; ++s) {
-            const int slice = warp + s * Shape::workers;
+          for (int s = 0; s < pieces; ++s) {
+            const int piece = warp + s * Shape::workers;
 #pragma unroll
-            for (int b = 0; b < 2; ++b) {
-#pragma unroll
-              for (int k = 0; k < words; ++k) {
-                x[s][b][k] = uint4{0, 0, 0, 0};
-                if (own && slice < all_slices) {
-                  x[s][b][k] = __ldcg(reinterpret_cast<const uint4*>(row + slice * slice_columns + b * (slice_columns / 2) +
-                                                                    j * (words * 8) + k * 8));
-                }
+            for (int k = 0; k < words; ++k) {
+              x[s][k] = uint4{0, 0, 0, 0};
+              if (own && piece < all_pieces) {
+                x[s][k] = __ldcg(reinterpret_cast<const uint4*>(row + piece * piece_columns + (j * words + k) * 8));
               }
             }
           }
 #pragma unroll
-          for (int s = 0; s < slices; ++s) {
+          for (int s = 0; s < pieces; ++s) {
 #pragma unroll
-            for (int b = 0; b < 2; ++b) {
-#pragma unroll
-              for (int k = 0; k < words; ++k) {
-                uint4& v = x[s][b][k];
-                std::uint32_t pairs[4];
-                Codec_::arrange(v, pairs);
-                v = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
-              }
+            for (int k = 0; k < words; ++k) {
+              uint4& v = x[s][k];
+              std::uint32_t pairs[4];
+              Codec_::arrange(v, pairs);
+              v = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
             }
           }
         }
@@ -293,19 +298,18 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
           float acc[2][4] = {};
           if (Shape::part != 1) {
 #pragma unroll
-            for (int s = 0; s < slices; ++s) {
-              const int slice = warp + s * Shape::workers;
-              if (slice >= all_slices) break;
-#pragma unroll
-              for (int b = 0; b < 2; ++b) {
+            for (int s = 0; s < pieces; ++s) {
+              const int piece = warp + s * Shape::workers;
+              if (piece >= all_pieces) break;
+              {
                 std::uint32_t raw[2][4];
                 std::uint32_t codes[2][2];
                 bool rare = false;
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
                   *reinterpret_cast<uint4*>(raw[r]) =
-                      *reinterpret_cast<const uint4*>(stage[r] + value_at + slice * 128 + b * 64);
-                  const std::byte* of = scale_rows[r] + slice * (2 * block_scales) + b * block_scales;
+                      *reinterpret_cast<const uint4*>(stage[r] + value_at + piece * 64);
+                  const std::byte* of = scale_rows[r] + piece * piece_scales;
                   if constexpr (nvfp4) {
                     const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(of);
                     codes[r][0] = both & 0xffu, codes[r][1] = both >> 8;
@@ -339,9 +343,9 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
                         for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(pairs[r][c], factor);
                       }
                     }
-                    const uint4 v = x[s][b][k];
-                    mma_bf16(acc[b], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
-                    mma_bf16(acc[b], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
+                    const uint4 v = x[s][k];
+                    mma_bf16(acc[s % 2], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
+                    mma_bf16(acc[s % 2], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
                   }
                 };
                 if (__any_sync(all_lanes, rare)) {

@@ -51,7 +51,7 @@ struct ExpertsPhase {
 
 struct ExpertsPlan {
   ExpertsPhase phases[2][experts_phases];  // of gate and up; of down
-  GroupPlan groups;
+  GroupPlan<> groups;
   int count[2], tiles[2];
   unsigned largest[experts_rows];  // bits of a row of x
 };

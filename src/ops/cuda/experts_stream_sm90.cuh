@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_stream_sm90(const _
   constexpr bool nvfp4 = Shape::nvfp4;
   constexpr bool nibbles = Shape::nibbles;
   constexpr int words = nibbles ? 4 : 2;  // of a lane's 16 bytes: pieces of x, eight columns each
-  __shared__ GroupPlan groups;
+  __shared__ GroupPlan<> groups;
   __shared__ StreamBarriers<Shape> barriers;
   __shared__ float4 partial[2][Shape::workers][32];
   std::byte* const shared = dynamic_shared();

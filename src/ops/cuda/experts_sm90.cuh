@@ -1,0 +1,366 @@
+// Routed experts of few tokens on Hopper: gate and up, activation and down in one launch of codes of four or eight bits.
+// One block a multiprocessor. One warp copies weights, whole rows that follow each other in memory, into a ring that knows
+// nothing of where the first product ends: what down needs is on its way before the blocks have met between the two. All
+// workers take a stage together, each its own pieces of K, the same for all tiles: what it needs of x, of at most eight
+// items, stays in its registers. Two more warps add the workers' sums up and store results.
+#pragma once
+
+#include "src/ops/cuda/decode_sm90.cuh"
+#include "src/ops/cuda/experts_sm90.h"
+
+namespace m3::ops::cuda {
+
+template <WeightFormat Format_, int Workers_, int Stages_>
+struct ExpertsShape {
+  static constexpr WeightFormat format = Format_;
+  static constexpr int workers = Workers_;  // warps that multiply
+  static constexpr int threads = 32 * (workers + 3);
+  static constexpr int stages = Stages_;
+  static constexpr bool nibbles = step_bytes(Format_) == 32;
+  static constexpr bool nvfp4 = Format_ == WeightFormat::nvfp4;
+  static constexpr int row_bytes = nibbles ? 3072 : 6144;          // of gate and up, at most; of down half
+  static constexpr int value_bytes = 8 * row_bytes;               // of a stage: 8 rows of gate and up, or 16 of down
+  static constexpr int pieces = row_bytes / 64 / workers;         // of 64 bytes of a row of gate, a warp's; of down half
+  static constexpr int gap = 64;                                  // so that two rows' pieces lie in other banks
+  static constexpr int scale_bytes = value_bytes / (nvfp4 ? 8 : nibbles ? 16 : 32);
+  static constexpr int scale_gap = 32;
+  static constexpr int stage_bytes = (value_bytes + gap + scale_bytes + scale_gap + 127) / 128 * 128;
+  static constexpr int shared_bytes = stages * stage_bytes;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A block's tiles of one expert, for some of its items.
+struct ExpertsPhase {
+  int group, first, count;  // of the table; items
+  int tile, tiles;
+};
+// One thread of each block: what the others' threads that it has met have written is there. Both counters are zero before
+// and after the launch.
+__device__ inline void meet(unsigned* counters, unsigned blocks) {
+  __threadfence();
+  atomicAdd(counters, 1u);
+  unsigned now = 0;
+  while (now != blocks) asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters) : "memory");
+}
+__device__ inline void leave_meeting(unsigned* counters, unsigned blocks) {
+  if (atomicAdd(counters + 1, 1u) == blocks - 1) counters[0] = counters[1] = 0;
+}
+
+template <class Shape>
+struct ExpertsBarriers {
+  std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner;
+};
+
+#endif
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_constant__ ExpertsArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Codec_ = DecodeCodec<Shape::format>;
+  constexpr bool nvfp4 = Shape::nvfp4;
+  constexpr bool nibbles = Shape::nibbles;
+  constexpr int words = nibbles ? 4 : 2;  // of a lane's 16 bytes: pieces of x, eight columns each
+  __shared__ GroupPlan<experts_items> groups;
+  __shared__ ExpertsBarriers<Shape> barriers;
+  __shared__ float4 partial[2][Shape::workers][32];
+  std::byte* const shared = dynamic_shared();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % warp_size;
+  const int warp = thread / warp_size;
+  const auto blocks = static_cast<int>(gridDim.x);
+  const auto block = static_cast<int>(blockIdx.x);
+
+  if (thread == 0) {
+    for (int i = 0; i < Shape::stages; ++i) {
+      barrier_init(&barriers.full[i], 1);
+      barrier_init(&barriers.empty[i], Shape::workers);
+    }
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(&barriers.summed[i], Shape::workers);
+      barrier_init(&barriers.taken[i], 1);
+    }
+    barrier_init(&barriers.inner, 1);
+    fence_barrier_init();
+  }
+  if (!args.old_routing) {
+    // What is waited for names weights by tables that other kernels have driven out.
+    constexpr int line = 128;
+    for (int i = thread; i * line < args.groups * static_cast<int>(sizeof(WeightPart)); i += Shape::threads) {
+      prefetch_l2(reinterpret_cast<const std::byte*>(args.down) + i * line);
+    }
+    for (int i = thread; i * line < 2 * args.groups * static_cast<int>(sizeof(WeightPart)); i += Shape::threads) {
+      prefetch_l2(reinterpret_cast<const std::byte*>(args.gate_up) + i * line);
+    }
+    wait_grid();
+  }
+  plan_groups<Shape::threads>(args, groups);
+  // The block's tiles of 16 rows (8 of gate and the same 8 of up, or 16 of down), by experts and at most 8 of their items.
+  const auto for_phases = [&](bool down, const auto& body) {
+    const int each = down ? args.hidden / 16 : args.width / 8;
+    const int all = groups.active * each;
+    const int begin = all * block / blocks;
+    int left = all * (block + 1) / blocks - begin;
+    for (int at = begin / each, first = begin - at * each; left > 0; ++at, first = 0) {
+      const int tiles = min(left, each - first);
+      const int last = groups.begin[at + 1];
+      for (int item = groups.begin[at]; item < last; item += 8) {
+        body(ExpertsPhase{groups.order[at], item, min(8, last - item), first, tiles});
+      }
+      left -= tiles;
+    }
+  };
+
+  if (warp == Shape::workers) {
+    // --- copies: lanes 0 ... 3 values and scales of either half of a stage's rows ---
+    if (lane < 4) {
+      int at = 0;
+      unsigned parity = 1;
+      const int side = lane % 2;
+      const bool scales = lane >= 2;
+      for (int down = 0; down < 2; ++down) {
+        const int columns = down ? args.width : args.hidden;
+        const int row_bytes = scales ? columns / (nvfp4 ? 16 : 32) : columns / (nibbles ? 2 : 1);
+        const int rows = down ? 8 : 4;
+        const int bytes = rows * row_bytes;
+        const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
+        const int to = scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap) : side * (bytes + Shape::gap);
+        for_phases(down, [&](const ExpertsPhase& phase) {
+          const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
+          const std::byte* from = (scales ? weight->scales : weight->values) +
+                                  (std::int64_t{phase.tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
+          const int n = phase.tiles * (down ? 1 : 2);
+          for (int i = 0; i < n; ++i) {
+            barrier_wait(&barriers.empty[at], parity);
+            if (lane == 0) barrier_expect(&barriers.full[at], total);
+            __syncwarp(0xf);
+            copy_bulk(shared + at * Shape::stage_bytes + to, from, bytes, &barriers.full[at]);
+            from += down ? 2 * bytes : bytes;
+            if (++at == Shape::stages) at = 0, parity ^= 1;
+          }
+        });
+      }
+    }
+    if (args.old_routing) wait_grid();  // which the next may take as done
+    let_next_grid_begin();
+  } else if (warp > Shape::workers) {
+    // --- sums of the warps' sums, and what becomes of them ---
+    const int g = lane / 4, j = lane % 4;
+    if (args.old_routing) wait_grid();
+    const int turn = warp - Shape::workers - 1;  // of the two: every other tile
+    int wanted = turn;
+    unsigned parity = 0;
+    for (int down = 0; down < 2; ++down) {
+      for_phases(down, [&](const ExpertsPhase& phase) {
+        const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
+        const float first_scale = weights[0].tensor_scale * Codec_::missing;
+        const float up_scale = down ? 0.0f : weights[1].tensor_scale * Codec_::missing;
+        int to[2];
+        float pair_weights[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
+          pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
+        }
+        int i = wanted;
+        wanted = (wanted - phase.tiles) & 1;
+        for (; i < phase.tiles; i += 2) {
+          barrier_wait(&barriers.summed[turn], parity);
+          float4 sum = {0, 0, 0, 0};
+#pragma unroll
+          for (int w = 0; w < Shape::workers; ++w) {
+            const float4 more = partial[turn][w][lane];
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+          }
+          __syncwarp();
+          if (lane == 0) barrier_arrive(&barriers.taken[turn]);
+          parity ^= 1;
+          const int tile = phase.tile + i;
+          if (!down) {
+            // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
+            const bool even = g % 2 == 0;
+            const float others[2] = {__shfl_xor_sync(all_lanes, even ? sum.z : sum.x, 4),
+                                     __shfl_xor_sync(all_lanes, even ? sum.w : sum.y, 4)};
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              if (2 * j + c >= phase.count) continue;
+              const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
+              const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
+              args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(
+                  activate(round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
+            }
+          } else {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              if (2 * j + c >= phase.count) continue;
+              float* const out = args.sums + std::int64_t{to[c]} * args.hidden + tile * 16 + g % 2 * 8 + g / 2;
+              out[0] = pair_weights[c] * ((c == 0 ? sum.x : sum.y) * first_scale);
+              out[4] = pair_weights[c] * ((c == 0 ? sum.z : sum.w) * first_scale);
+            }
+          }
+        }
+      });
+      if (down == 0 && groups.active > 0) {
+        sync_threads_of(1, 64);
+        if (turn == 0 && lane == 0) {
+          meet(args.counters, static_cast<unsigned>(blocks));
+          barrier_arrive(&barriers.inner);
+        }
+        __syncwarp();
+      }
+    }
+    if (turn == 0 && lane == 0 && groups.active > 0) leave_meeting(args.counters, static_cast<unsigned>(blocks));
+  } else {
+    // --- sums ---
+    const int g = lane / 4;
+    const int j = lane % 4;
+    int at = 0, turn = 0;
+    unsigned parity = 0, turn_parity = 1;
+    const auto next_stage = [&] {
+      if (++at == Shape::stages) at = 0, parity ^= 1;
+    };
+    const auto run = [&]<bool Down>() {
+      constexpr int pieces = Down ? Shape::pieces / 2 : Shape::pieces;
+      constexpr int piece_columns = nibbles ? 128 : 64;
+      const int columns = Down ? args.width : args.hidden;
+      const int row_bytes = columns / (nibbles ? 2 : 1);
+      const int scale_row = columns / (nvfp4 ? 16 : 32);
+      const int half_rows = Down ? 8 : 4;
+      const int value_at = g / 2 * row_bytes + g % 2 * (half_rows * row_bytes + Shape::gap) + j * 16;
+      // A lane's 16 bytes: 32 codes with one scale, or two; or 16 codes of 32 that share one.
+      const int scale_at = Shape::value_bytes + Shape::gap + g / 2 * scale_row +
+                           g % 2 * (half_rows * scale_row + Shape::scale_gap) + (nvfp4 ? 2 * j : nibbles ? j : j / 2);
+      constexpr int piece_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of 64 bytes
+      const int all_pieces = columns / piece_columns;
+      for_phases(Down, [&](const ExpertsPhase& phase) {
+        uint4 x[pieces][words];
+        {
+          const bool own = g < phase.count;
+          const int item = groups.items[phase.first + min(g, phase.count - 1)];
+          const std::uint16_t* row = Down ? args.inner + std::int64_t{item} * args.width
+                                          : args.x + item / args.list_divisor * args.x_stride;
+#pragma unroll
+          for (int s = 0; s < pieces; ++s) {
+            const int piece = warp + s * Shape::workers;
+#pragma unroll
+            for (int k = 0; k < words; ++k) {
+              x[s][k] = uint4{0, 0, 0, 0};
+              if (own && piece < all_pieces) {
+                x[s][k] = __ldcg(reinterpret_cast<const uint4*>(row + piece * piece_columns + (j * words + k) * 8));
+              }
+            }
+          }
+#pragma unroll
+          for (int s = 0; s < pieces; ++s) {
+#pragma unroll
+            for (int k = 0; k < words; ++k) {
+              uint4& v = x[s][k];
+              std::uint32_t pairs[4];
+              Codec_::arrange(v, pairs);
+              v = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+            }
+          }
+        }
+        for (int i = 0; i < phase.tiles; ++i) {
+          // The stages of the tile's two halves; of down both in one.
+          const std::byte* stage[2];
+          const int first_at = at;
+          barrier_wait(&barriers.full[at], parity);
+          stage[0] = shared + at * Shape::stage_bytes;
+          next_stage();
+          if constexpr (Down) {
+            stage[1] = stage[0] + 4 * row_bytes;
+          } else {
+            stage[1] = shared + at * Shape::stage_bytes;
+            barrier_wait(&barriers.full[at], parity);
+          }
+          const std::byte* scale_rows[2] = {stage[0] + scale_at,
+                                            Down ? stage[0] + scale_at + 4 * scale_row : stage[1] + scale_at};
+          float acc[2][4] = {};
+          {
+#pragma unroll
+            for (int s = 0; s < pieces; ++s) {
+              const int piece = warp + s * Shape::workers;
+              if (piece >= all_pieces) break;
+              {
+                std::uint32_t raw[2][4];
+                std::uint32_t codes[2][2];
+                bool rare = false;
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                  *reinterpret_cast<uint4*>(raw[r]) =
+                      *reinterpret_cast<const uint4*>(stage[r] + value_at + piece * 64);
+                  const std::byte* of = scale_rows[r] + piece * piece_scales;
+                  if constexpr (nvfp4) {
+                    const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(of);
+                    codes[r][0] = both & 0xffu, codes[r][1] = both >> 8;
+                    rare = rare || Codec_::rare(codes[r][0]) || Codec_::rare(codes[r][1]);
+                  } else {
+                    codes[r][0] = codes[r][1] = *reinterpret_cast<const std::uint8_t*>(of);
+                  }
+                }
+                if constexpr (!nvfp4) rare = Codec_::rare(codes[0][0] | codes[1][0]);
+                const auto add = [&]<bool Rare>() {
+#pragma unroll
+                  for (int k = 0; k < words; ++k) {
+                    std::uint32_t pairs[2][4];
+#pragma unroll
+                    for (int r = 0; r < 2; ++r) {
+                      if constexpr (nibbles) {
+                        Codec_::spread_e2m1(raw[r][k], pairs[r]);
+                      } else {
+                        Codec_::spread_e4m3(raw[r][2 * k], pairs[r]);
+                        Codec_::spread_e4m3(raw[r][2 * k + 1], pairs[r] + 2);
+                      }
+                      const std::uint32_t code = codes[r][nvfp4 ? k / 2 : 0];
+                      if constexpr (Rare) {
+                        const uint2 two = Codec_::factors(code);
+#pragma unroll
+                        for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(multiply_bf16(pairs[r][c], two.x), two.y);
+                      } else {
+                        const std::uint32_t factor = Codec_::factor(code);
+#pragma unroll
+                        for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(pairs[r][c], factor);
+                      }
+                    }
+                    const uint4 v = x[s][k];
+                    mma_bf16(acc[s % 2], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
+                    mma_bf16(acc[s % 2], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
+                  }
+                };
+                if (__any_sync(all_lanes, rare)) {
+                  add.template operator()<true>();
+                } else {
+                  add.template operator()<false>();
+                }
+              }
+            }
+          }
+          // The stages are read: bulk copies may write them again.
+          fence_async_proxy();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(&barriers.empty[first_at]);
+          if constexpr (!Down) {
+            if (lane == 0) barrier_arrive(&barriers.empty[at]);
+            next_stage();
+          }
+          barrier_wait(&barriers.taken[turn], turn_parity);
+          partial[turn][warp][lane] =
+              float4{acc[0][0] + acc[1][0], acc[0][1] + acc[1][1], acc[0][2] + acc[1][2], acc[0][3] + acc[1][3]};
+          __syncwarp();
+          if (lane == 0) barrier_arrive(&barriers.summed[turn]);
+          turn ^= 1;
+          if (turn == 0) turn_parity ^= 1;
+        }
+      });
+    };
+    run.template operator()<false>();
+    if (groups.active > 0) {
+      barrier_wait(&barriers.inner, 0);
+      run.template operator()<true>();
+    }
+  }
+#endif
+}
+
+}  // namespace m3::ops::cuda

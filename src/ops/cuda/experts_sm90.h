@@ -1,0 +1,41 @@
+// Routed experts of few tokens on Hopper in one launch: gate and up, activation and down, at the rate that weights can be
+// read.
+#pragma once
+
+#include "src/ops/cuda/matmul.h"
+
+namespace m3::ops::cuda {
+
+inline constexpr int experts_hidden = 6144;  // at most; half of it between the products
+inline constexpr int experts_items = 1024;  // at most, chosen by experts
+inline constexpr int experts_at_once = 8;   // of one expert; more read its weights again
+
+struct ExpertsArgs {
+  WeightFormat format = WeightFormat::mxfp4;  // of all weights
+  const WeightPart* gate_up = nullptr;        // tables by group, as ExpertClass has them
+  const WeightPart* down = nullptr;
+  int hidden = 0, width = 0;
+  const std::uint16_t* x = nullptr;
+  std::int64_t x_stride = 0;
+  std::uint16_t* inner = nullptr;  // [items, width]
+  float* sums = nullptr;           // [items, hidden], weighted
+  // As MatmulArgs has them.
+  std::int32_t items = 0;
+  int groups = 0;
+  int list_divisor = 1;
+  const std::int32_t* expert_ids = nullptr;
+  const std::int32_t* group_of_expert = nullptr;
+  int first_expert = 0;
+  int expert_count = 0;
+  const float* pair_weights = nullptr;
+  float scaling = 1;
+  float alpha = 0, limit = 0, beta = 0;
+  bool old_routing = false;      // expert_ids and x
+  unsigned* counters = nullptr;  // two, zero between launches
+};
+
+// Whether the device is Hopper and the shapes fit; of any of the experts.
+bool experts_take_sm90(const ExpertsArgs& args, const WeightPart& gate, const WeightPart& up, const WeightPart& down);
+cudaError_t launch_experts_sm90(const ExpertsArgs& args, cudaStream_t stream);
+
+}  // namespace m3::ops::cuda

@@ -47,6 +47,16 @@ __device__ inline void leave_meeting(unsigned* counters, unsigned blocks) {
   if (atomicAdd(counters + 1, 1u) == blocks - 1) counters[0] = counters[1] = 0;
 }
 
+// What other blocks may have written.
+__device__ inline uint4 load_row(const void* address) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address)
+               : "memory");
+  return v;
+}
+
 template <class Shape>
 struct ExpertsBarriers {
   std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner;
@@ -94,6 +104,37 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
     }
     wait_grid();
   }
+  // A worker's pieces of x, by lane 4 g + j of item g: 16 bytes of W meet `words` times eight columns.
+  constexpr int piece_columns = nibbles ? 128 : 64;
+  uint4 x[Shape::pieces][words];
+  const auto load_x = [&]<int Pieces>(const std::uint16_t* row, int columns, bool own) {
+#pragma unroll
+    for (int s = 0; s < Pieces; ++s) {
+      const int piece = warp + s * Shape::workers;
+#pragma unroll
+      for (int k = 0; k < words; ++k) {
+        x[s][k] = uint4{0, 0, 0, 0};
+        if (own && piece * piece_columns < columns) {
+          x[s][k] = load_row(row + piece * piece_columns + (lane % 4 * words + k) * 8);
+        }
+      }
+    }
+  };
+  const auto arrange_x = [&]<int Pieces>() {
+#pragma unroll
+    for (int s = 0; s < Pieces; ++s) {
+#pragma unroll
+      for (int k = 0; k < words; ++k) {
+        std::uint32_t pairs[4];
+        Codec_::arrange(x[s][k], pairs);
+        x[s][k] = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
+      }
+    }
+  };
+  // All experts of a lone token take the same row. Behind the weights, 25 MB that are asked for at once, it came 4 us after
+  // the plan.
+  const bool lone = args.items <= args.list_divisor;
+  if (lone && warp < Shape::workers) load_x.template operator()<Shape::pieces>(args.x, args.hidden, lane < 4);
   plan_groups<Shape::threads>(args, groups);
   // The block's tiles of 16 rows (8 of gate and the same 8 of up, or 16 of down), by experts and at most 8 of their items.
   const auto for_phases = [&](bool down, const auto& body) {
@@ -221,7 +262,6 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
     };
     const auto run = [&]<bool Down>() {
       constexpr int pieces = Down ? Shape::pieces / 2 : Shape::pieces;
-      constexpr int piece_columns = nibbles ? 128 : 64;
       const int columns = Down ? args.width : args.hidden;
       const int row_bytes = columns / (nibbles ? 2 : 1);
       const int scale_row = columns / (nvfp4 ? 16 : 32);
@@ -232,34 +272,14 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
                            g % 2 * (half_rows * scale_row + Shape::scale_gap) + (nvfp4 ? 2 * j : nibbles ? j : j / 2);
       constexpr int piece_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of 64 bytes
       const int all_pieces = columns / piece_columns;
+      if (!Down && lone) arrange_x.template operator()<pieces>();
       for_phases(Down, [&](const ExpertsPhase& phase) {
-        uint4 x[pieces][words];
-        {
-          const bool own = g < phase.count;
+        if (Down || !lone) {
           const int item = groups.items[phase.first + min(g, phase.count - 1)];
           const std::uint16_t* row = Down ? args.inner + std::int64_t{item} * args.width
                                           : args.x + item / args.list_divisor * args.x_stride;
-#pragma unroll
-          for (int s = 0; s < pieces; ++s) {
-            const int piece = warp + s * Shape::workers;
-#pragma unroll
-            for (int k = 0; k < words; ++k) {
-              x[s][k] = uint4{0, 0, 0, 0};
-              if (own && piece < all_pieces) {
-                x[s][k] = __ldcg(reinterpret_cast<const uint4*>(row + piece * piece_columns + (j * words + k) * 8));
-              }
-            }
-          }
-#pragma unroll
-          for (int s = 0; s < pieces; ++s) {
-#pragma unroll
-            for (int k = 0; k < words; ++k) {
-              uint4& v = x[s][k];
-              std::uint32_t pairs[4];
-              Codec_::arrange(v, pairs);
-              v = uint4{pairs[0], pairs[1], pairs[2], pairs[3]};
-            }
-          }
+          load_x.template operator()<pieces>(row, columns, g < phase.count);
+          arrange_x.template operator()<pieces>();
         }
         for (int i = 0; i < phase.tiles; ++i) {
           // The stages of the tile's two halves; of down both in one.

@@ -44,6 +44,10 @@ struct DecodeCodec {
   __device__ static bool rare(std::uint32_t codes) {
     return Format == WeightFormat::nvfp4 ? (codes & 0x7fu) == 0x7fu : (codes & 0x80u) != 0;
   }
+  // The same of four codes that lie in bytes.
+  __device__ static std::uint32_t rare_codes(std::uint32_t codes) {
+    return (Format == WeightFormat::nvfp4 ? (codes & 0x7f7f7f7fu) + 0x01010101u : codes) & 0x80808080u;
+  }
   // The two factors then.
   __device__ static uint2 factors(std::uint32_t code) {
     if constexpr (Format == WeightFormat::nvfp4) {

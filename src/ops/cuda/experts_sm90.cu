@@ -27,10 +27,9 @@ bool experts_take_sm90(const ExpertsArgs& args, const WeightPart& gate, const We
   const int step = nibbles ? 256 : 128;
   const int tokens = args.items / args.list_divisor;
   return args.expert_ids != nullptr && args.items > 0 && args.items <= experts_items &&
-         tokens <= (nibbles ? experts_tokens : experts_tokens_mxfp8) && args.groups > 0 &&
-         args.groups <= few_groups && args.hidden % step == 0 && args.width % step == 0 &&
-         args.hidden <= experts_hidden && args.width <= experts_hidden / 2 && args.x_stride % 8 == 0 &&
-         aligned(args.x) && has_decode_kernels();
+         tokens <= (nibbles ? experts_tokens : experts_tokens_mxfp8) && args.groups > 0 && args.groups <= few_groups &&
+         args.hidden % step == 0 && args.width % step == 0 && args.hidden <= experts_hidden &&
+         args.width <= experts_hidden / 2 && args.x_stride % 8 == 0 && aligned(args.x) && has_decode_kernels();
 }
 
 cudaError_t launch_experts_sm90(const ExpertsArgs& args, cudaStream_t stream) {

@@ -18,10 +18,10 @@ struct ExpertsShape {
   static constexpr int stages = Stages_;
   static constexpr bool nibbles = step_bytes(Format_) == 32;
   static constexpr bool nvfp4 = Format_ == WeightFormat::nvfp4;
-  static constexpr int row_bytes = nibbles ? 3072 : 6144;          // of gate and up, at most; of down half
-  static constexpr int value_bytes = 8 * row_bytes;               // of a stage: 8 rows of gate and up, or 16 of down
-  static constexpr int pieces = row_bytes / 64 / workers;         // of 64 bytes of a row of gate, a warp's; of down half
-  static constexpr int gap = 64;                                  // so that two rows' pieces lie in other banks
+  static constexpr int row_bytes = nibbles ? 3072 : 6144;  // of gate and up, at most; of down half
+  static constexpr int value_bytes = 8 * row_bytes;        // of a stage: 8 rows of gate and up, or 16 of down
+  static constexpr int pieces = row_bytes / 64 / workers;  // of 64 bytes of a row of gate, a warp's; of down half
+  static constexpr int gap = 64;                           // so that two rows' pieces lie in other banks
   static constexpr int scale_bytes = value_bytes / (nvfp4 ? 8 : nibbles ? 16 : 32);
   static constexpr int scale_gap = 32;
   static constexpr int stage_bytes = (value_bytes + gap + scale_bytes + scale_gap + 127) / 128 * 128;
@@ -134,7 +134,8 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
   // All experts of a lone token take the same row. Behind the weights, 25 MB that are asked for at once, it came 4 us after
   // the plan.
   const bool lone = args.items <= args.list_divisor;
-  if (lone && warp < Shape::workers) load_x.template operator()<Shape::pieces>(args.x, args.hidden, lane < 4);
+  if (lone && warp < Shape::workers)
+    load_x.template operator()<Shape::pieces>(args.x, args.hidden, lane / 4 < args.items);
   plan_groups<Shape::threads>(args, groups);
   // The block's tiles of 16 rows (8 of gate and the same 8 of up, or 16 of down), by experts and at most 8 of their items.
   const auto for_phases = [&](bool down, const auto& body) {
@@ -165,7 +166,8 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
         const int rows = down ? 8 : 4;
         const int bytes = rows * row_bytes;
         const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
-        const int to = scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap) : side * (bytes + Shape::gap);
+        const int to =
+            scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap) : side * (bytes + Shape::gap);
         for_phases(down, [&](const ExpertsPhase& phase) {
           const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
           const std::byte* from = (scales ? weight->scales : weight->values) +
@@ -227,8 +229,8 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
               if (2 * j + c >= phase.count) continue;
               const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
               const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
-              args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(
-                  activate(round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
+              args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(activate(
+                  round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
             }
           } else {
 #pragma unroll
@@ -269,15 +271,19 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
       const int value_at = g / 2 * row_bytes + g % 2 * (half_rows * row_bytes + Shape::gap) + j * 16;
       // A lane's 16 bytes: 32 codes with one scale, or two; or 16 codes of 32 that share one.
       const int scale_at = Shape::value_bytes + Shape::gap + g / 2 * scale_row +
-                           g % 2 * (half_rows * scale_row + Shape::scale_gap) + (nvfp4 ? 2 * j : nibbles ? j : j / 2);
+                           g % 2 * (half_rows * scale_row + Shape::scale_gap) +
+                           (nvfp4     ? 2 * j
+                            : nibbles ? j
+                                      : j / 2);
       constexpr int piece_scales = nvfp4 ? 8 : nibbles ? 4 : 2;  // of 64 bytes
       const int all_pieces = columns / piece_columns;
+      const bool whole = all_pieces == pieces * Shape::workers;  // M3's widths
       if (!Down && lone) arrange_x.template operator()<pieces>();
       for_phases(Down, [&](const ExpertsPhase& phase) {
         if (Down || !lone) {
           const int item = groups.items[phase.first + min(g, phase.count - 1)];
-          const std::uint16_t* row = Down ? args.inner + std::int64_t{item} * args.width
-                                          : args.x + item / args.list_divisor * args.x_stride;
+          const std::uint16_t* row =
+              Down ? args.inner + std::int64_t{item} * args.width : args.x + item / args.list_divisor * args.x_stride;
           load_x.template operator()<pieces>(row, columns, g < phase.count);
           arrange_x.template operator()<pieces>();
         }
@@ -297,63 +303,70 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
           const std::byte* scale_rows[2] = {stage[0] + scale_at,
                                             Down ? stage[0] + scale_at + 4 * scale_row : stage[1] + scale_at};
           float acc[2][4] = {};
-          {
+          // Of row r a lane's codes in piece s. Scales of both rows: 16 bits each, of which one byte counts, or two.
+          const auto load_codes = [&](int s, int r, std::uint32_t(&raw)[4]) {
+            *reinterpret_cast<uint4*>(raw) =
+                *reinterpret_cast<const uint4*>(stage[r] + value_at + (warp + s * Shape::workers) * 64);
+          };
+          const auto load_scales = [&](int s) {
+            using Codes = std::conditional_t<nvfp4, std::uint16_t, std::uint8_t>;
+            const int from = (warp + s * Shape::workers) * piece_scales;
+            const std::uint32_t first = *reinterpret_cast<const Codes*>(scale_rows[0] + from);
+            const std::uint32_t second = *reinterpret_cast<const Codes*>(scale_rows[1] + from);
+            return first | second << 16;
+          };
+          const auto add = [&]<bool Rare>(int s, const std::uint32_t(&raw)[2][4], std::uint32_t scales) {
 #pragma unroll
-            for (int s = 0; s < pieces; ++s) {
-              const int piece = warp + s * Shape::workers;
-              if (piece >= all_pieces) break;
-              {
-                std::uint32_t raw[2][4];
-                std::uint32_t codes[2][2];
-                bool rare = false;
+            for (int k = 0; k < words; ++k) {
+              std::uint32_t pairs[2][4];
 #pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                  *reinterpret_cast<uint4*>(raw[r]) =
-                      *reinterpret_cast<const uint4*>(stage[r] + value_at + piece * 64);
-                  const std::byte* of = scale_rows[r] + piece * piece_scales;
-                  if constexpr (nvfp4) {
-                    const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(of);
-                    codes[r][0] = both & 0xffu, codes[r][1] = both >> 8;
-                    rare = rare || Codec_::rare(codes[r][0]) || Codec_::rare(codes[r][1]);
-                  } else {
-                    codes[r][0] = codes[r][1] = *reinterpret_cast<const std::uint8_t*>(of);
-                  }
-                }
-                if constexpr (!nvfp4) rare = Codec_::rare(codes[0][0] | codes[1][0]);
-                const auto add = [&]<bool Rare>() {
-#pragma unroll
-                  for (int k = 0; k < words; ++k) {
-                    std::uint32_t pairs[2][4];
-#pragma unroll
-                    for (int r = 0; r < 2; ++r) {
-                      if constexpr (nibbles) {
-                        Codec_::spread_e2m1(raw[r][k], pairs[r]);
-                      } else {
-                        Codec_::spread_e4m3(raw[r][2 * k], pairs[r]);
-                        Codec_::spread_e4m3(raw[r][2 * k + 1], pairs[r] + 2);
-                      }
-                      const std::uint32_t code = codes[r][nvfp4 ? k / 2 : 0];
-                      if constexpr (Rare) {
-                        const uint2 two = Codec_::factors(code);
-#pragma unroll
-                        for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(multiply_bf16(pairs[r][c], two.x), two.y);
-                      } else {
-                        const std::uint32_t factor = Codec_::factor(code);
-#pragma unroll
-                        for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(pairs[r][c], factor);
-                      }
-                    }
-                    const uint4 v = x[s][k];
-                    mma_bf16(acc[s % 2], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
-                    mma_bf16(acc[s % 2], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
-                  }
-                };
-                if (__any_sync(all_lanes, rare)) {
-                  add.template operator()<true>();
+              for (int r = 0; r < 2; ++r) {
+                if constexpr (nibbles) {
+                  Codec_::spread_e2m1(raw[r][k], pairs[r]);
                 } else {
-                  add.template operator()<false>();
+                  Codec_::spread_e4m3(raw[r][2 * k], pairs[r]);
+                  Codec_::spread_e4m3(raw[r][2 * k + 1], pairs[r] + 2);
+                }
+                const std::uint32_t code = scales >> (16 * r + (nvfp4 ? k / 2 * 8 : 0)) & 0xffu;
+                if constexpr (Rare) {
+                  const uint2 two = Codec_::factors(code);
+#pragma unroll
+                  for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(multiply_bf16(pairs[r][c], two.x), two.y);
+                } else {
+                  const std::uint32_t factor = Codec_::factor(code);
+#pragma unroll
+                  for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(pairs[r][c], factor);
                 }
               }
+              const uint4 v = x[s][k];
+              mma_bf16(acc[s % 2], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], v.x, v.y);
+              mma_bf16(acc[s % 2], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], v.z, v.w);
+            }
+          };
+          // One vote on all of the tile's scales, so that nothing stands between one piece's loads and another's products.
+          std::uint32_t scales[pieces];
+          std::uint32_t odd = 0;
+          if (whole) {
+#pragma unroll
+            for (int s = 0; s < pieces; ++s) {
+              scales[s] = load_scales(s);
+              odd |= Codec_::rare_codes(scales[s]);
+            }
+          }
+          if (whole && !__any_sync(all_lanes, odd != 0)) {
+#pragma unroll
+            for (int s = 0; s < pieces; ++s) {
+              std::uint32_t raw[2][4];
+              load_codes(s, 0, raw[0]), load_codes(s, 1, raw[1]);
+              add.template operator()<false>(s, raw, scales[s]);
+            }
+          } else {
+#pragma unroll
+            for (int s = 0; s < pieces; ++s) {
+              if (warp + s * Shape::workers >= all_pieces) break;
+              std::uint32_t raw[2][4];
+              load_codes(s, 0, raw[0]), load_codes(s, 1, raw[1]);
+              add.template operator()<true>(s, raw, load_scales(s));
             }
           }
           // The stages are read: bulk copies may write them again.

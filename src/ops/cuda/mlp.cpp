@@ -245,7 +245,8 @@ ExpertsArgs experts_args(const MlpRun& mlp) {
 }
 
 bool takes_at_once(const ExpertsArgs& args, const MlpWeights& shape) {
-  return !quantised(shape) && experts_take_sm90(args, part_of(shape.gate, 0), part_of(shape.up, 0), part_of(shape.down, 0));
+  return !quantised(shape) &&
+         experts_take_sm90(args, part_of(shape.gate, 0), part_of(shape.up, 0), part_of(shape.down, 0));
 }
 
 // Whether gate, up and activation are one launch.

@@ -37,6 +37,12 @@ struct ExpertsPhase {
 };
 // One thread of each block: what the others' threads that it has met have written is there. Both counters are zero before
 // and after the launch.
+//
+// Blocks spin here until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams (the
+// vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel behind
+// begins only once all blocks here have let it. Two kernels that meet so, on two streams of a device, could each hold what
+// the other waits for: a device has one stream that runs experts. Nobody else may use the counters while one runs, nor
+// leave them other than zero: too high, and blocks wait for ever.
 __device__ inline void meet(unsigned* counters, unsigned blocks) {
   __threadfence();
   atomicAdd(counters, 1u);
@@ -84,11 +90,11 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
   if (thread == 0) {
     for (int i = 0; i < Shape::stages; ++i) {
       barrier_init(&barriers.full[i], 1);
-      barrier_init(&barriers.empty[i], Shape::workers);
+      barrier_init(&barriers.empty[i], warp_size * Shape::workers);
     }
     for (int i = 0; i < 2; ++i) {
-      barrier_init(&barriers.summed[i], Shape::workers);
-      barrier_init(&barriers.taken[i], 1);
+      barrier_init(&barriers.summed[i], warp_size * Shape::workers);
+      barrier_init(&barriers.taken[i], warp_size);
     }
     barrier_init(&barriers.inner, 1);
     fence_barrier_init();
@@ -215,8 +221,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
             const float4 more = partial[turn][w][lane];
             sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
           }
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&barriers.taken[turn]);
+          barrier_arrive(&barriers.taken[turn]);
           parity ^= 1;
           const int tile = phase.tile + i;
           if (!down) {
@@ -371,17 +376,15 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
           }
           // The stages are read: bulk copies may write them again.
           fence_async_proxy();
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&barriers.empty[first_at]);
+          barrier_arrive(&barriers.empty[first_at]);
           if constexpr (!Down) {
-            if (lane == 0) barrier_arrive(&barriers.empty[at]);
+            barrier_arrive(&barriers.empty[at]);
             next_stage();
           }
           barrier_wait(&barriers.taken[turn], turn_parity);
           partial[turn][warp][lane] =
               float4{acc[0][0] + acc[1][0], acc[0][1] + acc[1][1], acc[0][2] + acc[1][2], acc[0][3] + acc[1][3]};
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&barriers.summed[turn]);
+          barrier_arrive(&barriers.summed[turn]);
           turn ^= 1;
           if (turn == 0) turn_parity ^= 1;
         }

@@ -1,6 +1,7 @@
 // route, experts and mlp.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "tests/gpu/rig.h"
@@ -120,6 +121,103 @@ void test_format(Rig& rig, Results& results, WeightFormat format, const Run& run
   rig.clear(results, "experts");
 }
 
+// Some rows' scales as no checkpoint has them: next to nothing, not a number, far apart.
+void make_extreme(Weight& weight, Random& random) {
+  const bool nvfp4 = weight.view.format == WeightFormat::nvfp4;
+  const auto count = static_cast<std::size_t>(weight.view.scale_row_bytes());
+  for (std::size_t row = 0; row < weight.scales.size() / count; ++row) {
+    const std::span<std::byte> scales(weight.scales.data() + row * count, count);
+    const unsigned lowest = row % 6 == 3 ? 120 + random() % 80 : 10 + random() % 90;
+    for (std::byte& scale : scales) {
+      if (row % 6 == 1) scale = std::byte{0};
+      if (row % 6 >= 3) scale = static_cast<std::byte>(nvfp4 ? random() % 0x7f : lowest + random() % 16);
+    }
+    if (row % 6 == 2) scales[random() % count] = static_cast<std::byte>(nvfp4 ? 0x7f : 0xff);
+  }
+}
+
+// The first of a run's tokens, as many as `counts` says; then two calls in a row in a pass that is run, recorded and
+// played twice. `extreme`: down's scales.
+void test_counts(Rig& rig, Results& results, WeightFormat format, const Run& run,
+                 std::initializer_list<std::int64_t> counts, bool extreme = false) {
+  const std::string name(weight_format_name(format));
+  Random random(static_cast<unsigned>(run.width));
+  Layer layer(random, format, run.hidden, run.width, run.mixed ? 0 : run.experts);
+  for (int e = 0; run.mixed && e < run.experts; ++e) {
+    layer.add(random, e % 2 == 0 ? format : run.shared_format, run.hidden, run.width);
+  }
+  layer.add(random, run.shared_format, run.hidden, run.width);
+  for (std::size_t e = 0; extreme && e < static_cast<std::size_t>(run.experts); ++e) {
+    make_extreme(layer.matrices[3 * e + 2], random);
+  }
+  const std::vector<float> x = normal_values(random, run.tokens * run.hidden);
+  Choice choice = random_choice(random, run.tokens, run.experts, run.k, run.loads);
+  const std::span<const ops::MlpWeights> routed(layer.experts.data() + run.first, static_cast<std::size_t>(run.count));
+  const ops::MlpWeights* shared = run.shared ? &layer.experts.back() : nullptr;
+  Matrix hidden(DType::f32, run.tokens, run.hidden, x), expected(DType::f32, run.tokens, run.hidden);
+  judge(limits_for(run))
+      .experts(hidden.view(), {run.k, choice.ids.data(), choice.weights.data()}, run.first, routed, shared, 2.0f, {},
+               expected.view());
+  rig.bind(limits_for(run));
+  std::vector<ops::MlpWeights> placed;
+  for (const ops::MlpWeights& expert : routed) placed.push_back(rig.place(expert));
+  const ops::MlpWeights placed_shared = run.shared ? rig.place(*shared) : ops::MlpWeights{};
+  const ops::Routing routing{run.k, rig.place(choice.ids), rig.place(choice.weights)};
+  const std::vector<float> values = expected.values();
+  const auto compare = [&](const std::vector<float>& out, const std::string& what) {
+    const auto rows = static_cast<std::int64_t>(out.size()) / run.hidden;
+    const std::vector<float> wanted(values.begin(), values.begin() + rows * run.hidden);
+    if (!extreme) {
+      results.add("experts", name, norm_error(out, wanted, tolerance), "6e-3 of the norm", what);
+      return;
+    }
+    // Columns apart, since their sizes are; each against all tokens' results, which may be near zero alone.
+    double worst = 0;
+    for (std::size_t column = 0; column < static_cast<std::size_t>(run.hidden); ++column) {
+      double difference = 0, size = 0;
+      for (std::size_t at = column; at < values.size(); at += static_cast<std::size_t>(run.hidden)) {
+        if (!std::isnan(values[at])) size += double{values[at]} * values[at];
+        if (at >= out.size() || (std::isnan(values[at]) && std::isnan(out[at]))) continue;
+        difference += (double{out[at]} - values[at]) * (double{out[at]} - values[at]);
+      }
+      if (std::isnan(difference)) worst = INFINITY;
+      if (difference > 0) worst = std::max(worst, std::sqrt(difference / size) / 4e-2);
+    }
+    results.add("experts", name + " extreme", worst, "4e-2 of a column", what);
+  };
+  for (const std::int64_t count : counts) {
+    const std::string what = std::to_string(count) + " of " + std::to_string(run.tokens) + " tokens, " +
+                             std::to_string(run.hidden) + " × " + std::to_string(run.width);
+    DeviceMatrix hidden2(rig, DType::bf16, count, run.hidden,
+                         std::vector<float>(x.begin(), x.begin() + count * run.hidden));
+    DeviceMatrix out(rig, DType::bf16, count, run.hidden), out2(rig, DType::bf16, count, run.hidden);
+    const auto call = [&](DeviceMatrix& to) {
+      rig->experts(hidden2.view(), routing, run.first, placed, run.shared ? &placed_shared : nullptr, 2.0f, {},
+                   to.view());
+    };
+    call(out);
+    const std::vector<float> first = out.values();
+    compare(first, what);
+    const std::vector<std::byte> nothing(static_cast<std::size_t>(run.hidden) * 2, std::byte{0xff});
+    for (int pass = 0; pass < 4; ++pass) {
+      for (std::int64_t row = 0; row < count; ++row) {
+        rig->upload(out.view().row(row), nothing);
+        rig->upload(out2.view().row(row), nothing);
+      }
+      const bool played = rig->begin_pass(1000 + static_cast<std::uint64_t>(count));
+      if (!played) call(out), call(out2);
+      rig->end_pass();
+      for (DeviceMatrix* each : {&out, &out2}) {
+        const std::vector<float> again = each->values();
+        results.add_exact("experts", "repeated",
+                          std::memcmp(again.data(), first.data(), first.size() * sizeof(float)) == 0,
+                          name + " " + what + ", pass " + std::to_string(pass));
+      }
+    }
+  }
+  rig.clear(results, "experts");
+}
+
 void test_mlp(Rig& rig, Results& results, WeightFormat format) {
   Random random(9);
   for (const auto& [tokens, columns] : {std::pair<std::int64_t, std::int64_t>{1, 320}, {40, 320}, {150, 512}}) {
@@ -224,6 +322,20 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
       test_format(rig, results, format, {200, 512, 512, 6, 2, 0, 6, false, 1}, name);
       for (const Run& run : runs) {
         if (run.tokens > 20) test_format(fixed, results, format, run, name, true);
+      }
+    }
+    // Few tokens in one launch, with widths that it is made for and others; as many as it takes and more.
+    if (format == WeightFormat::mxfp4 || format == WeightFormat::nvfp4 || format == WeightFormat::mxfp8) {
+      test_counts(rig, results, format, {5, 256, 256, 8, 3, 2, 5, true, 1}, {1, 5}, true);
+      if (hopper || !options.quick) {
+        test_counts(rig, results, format, {12, 6144, 256, 4, 2, 0, 4, false, 1}, {1, 12});
+        test_counts(rig, results, format, {12, 256, 3072, 4, 2, 1, 3, true, 1}, {1, 12}, true);
+      }
+      if (!options.quick) {
+        test_counts(rig, results, format, {257, 1024, 1024, 16, 4, 0, 16, true, 0, format},
+                    {1, 2, 7, 33, 64, 65, 128, 129, 256, 257});
+        test_counts(rig, results, format, {40, 1024, 1024, 8, 3, 2, 5, true, 0, WeightFormat::mxfp8, true},
+                    {1, 17, 40});
       }
     }
     test_mlp(rig, results, format);

@@ -181,9 +181,9 @@ void CudaBackend::drop_recordings() {
   recordings_.clear();
 }
 
-// A counter for each token and tile of heads that one launch takes.
+// A counter for each token and tile of heads that one launch takes; two at least.
 static std::int64_t counters_for(const Limits& limits) {
-  return std::clamp<std::int64_t>(limits.tokens, 1, 4096) * std::max<std::int64_t>(limits.query_heads, 1);
+  return std::clamp<std::int64_t>(limits.tokens, 1, 4096) * std::max<std::int64_t>(limits.query_heads, 2);
 }
 
 std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {

@@ -44,6 +44,10 @@ struct DecodeCodec {
   __device__ static bool rare(std::uint32_t codes) {
     return Format == WeightFormat::nvfp4 ? (codes & 0x7fu) == 0x7fu : (codes & 0x80u) != 0;
   }
+  // The same of four codes that lie in bytes.
+  __device__ static std::uint32_t rare_codes(std::uint32_t codes) {
+    return (Format == WeightFormat::nvfp4 ? (codes & 0x7f7f7f7fu) + 0x01010101u : codes) & 0x80808080u;
+  }
   // The two factors then.
   __device__ static uint2 factors(std::uint32_t code) {
     if constexpr (Format == WeightFormat::nvfp4) {
@@ -83,17 +87,18 @@ __device__ inline int part_at(const MatmulArgs& args, int& row) {
 }
 
 // The groups that items chose, in order, and their items.
+template <int Items = few_items>
 struct GroupPlan {
   int fill[few_groups];
   short order[few_groups];      // the active groups
   short begin[few_groups + 1];  // of an active group's items
-  short items[few_items];
+  short items[Items];
   int active;
 };
 
 // All threads of a block of `Threads`; ends with a barrier.
-template <int Threads>
-__device__ inline void plan_groups(const MatmulArgs& args, GroupPlan& plan) {
+template <int Threads, class Args, int Items>
+__device__ inline void plan_groups(const Args& args, GroupPlan<Items>& plan) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto group_of = [&](int item) {
     if (item >= args.items) return -1;
@@ -131,7 +136,7 @@ __device__ inline void plan_groups(const MatmulArgs& args, GroupPlan& plan) {
     __syncthreads();
     return;
   }
-  constexpr int held = (few_items + Threads - 1) / Threads;
+  constexpr int held = (Items + Threads - 1) / Threads;
   int mine[held];
 #pragma unroll
   for (int i = 0; i < held; ++i) mine[i] = group_of(thread + i * Threads);

@@ -13,6 +13,8 @@ __global__ void decode_probe_sm90() {}
 
 bool aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 
+}  // namespace
+
 bool has_decode_kernels() {
   static const bool has = [] {
     int device = 0, major = 0, minor = 0, shared = 0;
@@ -26,8 +28,6 @@ bool has_decode_kernels() {
   }();
   return has;
 }
-
-}  // namespace
 
 int multiprocessors() {
   static const int count = [] {

@@ -15,6 +15,7 @@ inline constexpr int nibble_shared = 216 << 10;
 inline constexpr int nibble_x_bytes = 80 << 10;
 inline constexpr int nibble_phases = 96;
 
+bool has_decode_kernels();  // of this device
 // Whether the device is Hopper, few rows are asked for and the shapes fit. Parts are of one format.
 bool decode_takes_sm90(const MatmulArgs& args);
 cudaError_t matmul_decode_sm90(const MatmulArgs& args, cudaStream_t stream);

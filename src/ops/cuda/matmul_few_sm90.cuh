@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(256, few_blocks)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Codec_ = DecodeCodec<Shape::format>;
   constexpr int unit_capacity = Activated ? Shape::rows / 2 : Shape::rows;
-  __shared__ GroupPlan plan;
+  __shared__ GroupPlan<> plan;
   __shared__ float sums[k_segments][Shape::rows][Shape::sum_pitch];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;

@@ -39,7 +39,7 @@ struct NibblePhase {
 
 struct NibblePlan {
   NibblePhase phases[nibble_phases];
-  GroupPlan groups;
+  GroupPlan<> groups;
   int count, batches, tiles;
 };
 

@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/ops/cuda/backend.h"
+#include "src/ops/cuda/experts_sm90.h"
 #include "src/ops/cuda/matmul_decode_sm90.h"
 #include "src/ops/host/host_backend.h"
 
@@ -223,6 +224,31 @@ bool takes_decode(const MlpRun& mlp, const Tensor& hidden) {
   return decode_takes_sm90(args);
 }
 
+// What a class of experts is in one launch, but for x, results and the activation.
+ExpertsArgs experts_args(const MlpRun& mlp) {
+  ExpertsArgs args;
+  args.format = mlp.shape->gate.format;
+  args.gate_up = mlp.gate_up;
+  args.down = mlp.down;
+  args.hidden = static_cast<int>(mlp.shape->gate.columns);
+  args.width = static_cast<int>(mlp.shape->gate.rows);
+  args.items = mlp.args.items;
+  args.groups = mlp.args.groups;
+  args.list_divisor = mlp.args.list_divisor;
+  args.expert_ids = mlp.args.expert_ids;
+  args.group_of_expert = mlp.args.group_of_expert;
+  args.first_expert = mlp.args.first_expert;
+  args.expert_count = mlp.args.expert_count;
+  args.pair_weights = mlp.args.pair_weights;
+  args.scaling = mlp.args.scaling;
+  return args;
+}
+
+bool takes_at_once(const ExpertsArgs& args, const MlpWeights& shape) {
+  return !quantised(shape) &&
+         experts_take_sm90(args, part_of(shape.gate, 0), part_of(shape.up, 0), part_of(shape.down, 0));
+}
+
 // Whether gate, up and activation are one launch.
 bool takes_activated(const MlpRun& mlp, const Tensor& hidden) {
   if (takes_decode(mlp, hidden)) return true;
@@ -426,6 +452,26 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.args.group_of_expert = table->classes.size() > 1 ? kind.group_of_expert : nullptr;
       mlp.args.first_expert = first;
       mlp.args.expert_count = kinds.count;
+      // Shared and routed in turn, so that each product's rows are there before the one ahead of it begins.
+      const bool shared_decode = shared_left && takes_decode(of_shared, hidden);
+      ExpertsArgs at_once = experts_args(mlp);
+      at_once.x = x;
+      at_once.x_stride = hidden.row_stride;
+      at_once.inner = routed.inner;
+      at_once.sums = routed.sums;
+      at_once.alpha = activation.alpha;
+      at_once.limit = activation.limit;
+      at_once.beta = activation.beta;
+      at_once.counters = counters_;
+      if (!deterministic_ && kind.gate_up != nullptr && takes_at_once(at_once, kind.shape)) {
+        if (shared_decode) gate_and_up(of_shared, alone);
+        at_once.old_routing = shared_decode;
+        check(launch_experts_sm90(at_once, stream_), "experts");
+        of_shared.old_inner = shared_decode;
+        if (shared_decode) down(of_shared, alone);
+        shared_left = shared_left && !shared_decode;
+        continue;
+      }
       const bool decode = kind.gate_up != nullptr && takes_decode(mlp, hidden);
       if (!decode && (tokens * k > direct_worth || !takes_fast_kernels(kind.shape, hidden))) {
         check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
@@ -437,8 +483,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
         mlp.args.tile_group = lists.tile_group;
         mlp.args.tile_begin = lists.tile_begin;
       }
-      // Shared and routed in turn, so that each product's rows are there before the one ahead of it begins.
-      const bool in_turn = decode && shared_left && takes_decode(of_shared, hidden);
+      const bool in_turn = decode && shared_decode;
       if (in_turn) gate_and_up(of_shared, alone);
       mlp.old_x = mlp.old_routing = in_turn;
       if (!decode && run_wide(mlp, routed)) continue;

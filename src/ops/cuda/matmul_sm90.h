@@ -6,8 +6,7 @@
 
 namespace m3::ops::cuda {
 
-inline constexpr int wide_rows = 256;        // of W, a block of threads at a time
-inline constexpr int wide_items = 152;       // at most, likewise
+inline constexpr int wide_rows = 256;        // of W, a cluster at a time
 inline constexpr int wide_groups = 128;      // at most
 inline constexpr int wide_least_items = 64;  // fewer, of one list, are left to the decode kernels
 inline constexpr int wide_group_items = 16;  // likewise, of a group on average

@@ -65,6 +65,11 @@ __device__ inline std::uint32_t load_word(std::uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
+__device__ inline std::uint32_t load_byte(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
 __device__ inline std::uint32_t load_half(std::uint32_t address) {
   std::uint16_t value;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address) : "memory");
@@ -171,6 +176,13 @@ __device__ inline void sync_cluster() {
 __device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t places) {
   std::uint32_t bytes;
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(table), "r"(places));
+  return bytes;
+}
+
+// Likewise of eight bytes, `table` then `more`.
+__device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t more, std::uint32_t places) {
+  std::uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(table), "r"(more), "r"(places));
   return bytes;
 }
 

@@ -93,6 +93,12 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
       const bool scales_too = Layout::scale_row > 0 && step % wide_octet == 0;
       expect(full,
              static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 + (scales_too ? Layout::scale_bytes : 0)));
+      if constexpr (Layout::by_rows && Layout::in_shared && Kind == WideStore::activated) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          copy_box(shared.weights(ring.stage) + i * 1024, &maps[i % 2]->values, step * step_elements, place.row + i / 2 * 8, full);
+        }
+      } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int block = first_block + i;
@@ -103,6 +109,7 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
         } else {
           copy_box_to(3, to, &maps[i]->values, step * step_elements, row, full);
         }
+      }
       }
       if constexpr (Layout::scale_row > 0) {
         if (scales_too) {
@@ -144,23 +151,21 @@ __device__ inline void release(std::uint32_t empty, unsigned rank) {
   }
 }
 
-// W from shared memory.
-template <int N, WeightFormat Format>
+// W from shared memory. N > 152: all items are one product, else two halves.
+template <int N, bool More, WeightFormat Format>
 __device__ inline void multiply_shared(Sums<Format>& sums, const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring,
-                                       int steps, int group, unsigned rank) {
+                                       int steps, int group, unsigned rank, int half) {
   using Layout = WideLayout<Format>;
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     wait_for(shared.full(ring.stage), ring.phase);
     const std::uint64_t x = rows_descriptor(shared.x(ring.stage));
-    const std::uint64_t w = rows_descriptor(shared.weights(ring.stage) + group * 2 * Layout::block_bytes);
+    const std::uint64_t w = rows_descriptor(shared.weights(ring.stage) + group * Layout::block_bytes);
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        WgmmaItems<N>::run(sums[m], descriptor_at(w, m * Layout::block_bytes + s * 32), descriptor_at(x, s * 32), 1);
-      }
+      WgmmaItems<N>::run(&sums[0][0], descriptor_at(w, s * 32), descriptor_at(x, s * 32), 1);
+      if constexpr (More) WgmmaItems<32>::run(&sums[0][0] + 128, descriptor_at(w, s * 32), descriptor_at(x, 256 * 128 + s * 32), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -416,23 +421,30 @@ __device__ inline void consume(const WideArgs& wide, const Shared<Format>& share
       Sums<Format> sums = {};  // without it all widths' sums would be alive all along
       const auto multiply = [&]<int N>() {
         if constexpr (Layout::in_shared) {
-          multiply_shared<N>(sums, shared, ring, steps, group, rank);
+          multiply_shared<N == 144 ? 256 : N, N == 144>(sums, shared, ring, steps, group, rank, half_of(copied));
         } else {
           multiply_widened<N, Format, Kind, Arranged>(sums, shared, ring, steps, rank, octet, half_of(copied));
         }
       };
       if constexpr (Layout::in_shared) {
-        switch (copied <= 96 ? (copied + 31) / 32 * 32 : copied) {
-          case 32: multiply.template operator()<32>(); break;
-          case 64: multiply.template operator()<64>(); break;
-          case 96: multiply.template operator()<96>(); break;
-          case 104:
-          case 112: multiply.template operator()<112>(); break;
-          case 120: multiply.template operator()<120>(); break;
-          case 128: multiply.template operator()<128>(); break;
-          case 136: multiply.template operator()<136>(); break;
-          case 144: multiply.template operator()<144>(); break;
-          default: multiply.template operator()<152>(); break;
+        switch ((copied + 15) / 16) {
+          case 1:
+          case 2: multiply.template operator()<32>(); break;
+          case 3:
+          case 4: multiply.template operator()<64>(); break;
+          case 5:
+          case 6: multiply.template operator()<96>(); break;
+          case 7:
+          case 8: multiply.template operator()<128>(); break;
+          case 9:
+          case 10: multiply.template operator()<160>(); break;
+          case 11:
+          case 12: multiply.template operator()<192>(); break;
+          case 13:
+          case 14: multiply.template operator()<224>(); break;
+          case 15: multiply.template operator()<240>(); break;
+          case 16: multiply.template operator()<256>(); break;
+          default: multiply.template operator()<144>(); break;
         }
       } else {
         switch ((half_of(copied) + 15) / 16) {
@@ -563,7 +575,7 @@ cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
   wide.row_tiles = 0;
   for (int part = 0; part < args.parts; ++part) {
     const WeightPart& weight = args.inline_parts[part];
-    if (args.groups == 0 && !encode_weight(wide.weights[part], weight, args.columns)) return cudaErrorInvalidValue;
+    if (args.groups == 0 && !encode_weight(wide.weights[part], weight, args.columns, activated && WideLayout<Format>::by_rows && WideLayout<Format>::in_shared)) return cudaErrorInvalidValue;
     wide.row_tiles += (weight.rows + wide_rows - 1) / wide_rows;
   }
   if (activated) wide.row_tiles = (args.inline_parts[0].rows + wide_rows / 2 - 1) / (wide_rows / 2);

@@ -15,7 +15,7 @@ inline constexpr int wide_group_items = 16;  // likewise, of a group on average
 struct WeightMaps {
   TensorMap values, scales;
 };
-bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns);
+bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns, bool eights = false);
 
 // Whether the device is Hopper and its driver describes tensors.
 bool has_wide_kernels();

@@ -104,8 +104,9 @@ __device__ inline void store(const Sums<Format>& sums, const WideArgs& wide, con
   int used = 0;  // of the two halves of the staging
 #pragma unroll
   for (int h = 0; h < (by_rows ? 2 : 1); ++h) {
-    const int first_item = h == 0 ? 0 : half_of(place.copied);
-    const int items = by_rows && h == 0 ? min(place.count, half_of(place.copied)) : place.count - first_item;
+    const int second = second_of<Format>(place.copied);
+    const int first_item = h == 0 ? 0 : second;
+    const int items = by_rows && h == 0 ? min(place.count, second) : place.count - first_item;
     const std::uint32_t item_factors = table + Layout::token_factors + (first_item + 2 * j) * 4;
     // What eight `t` of items adds up to, in the order of the sums; `m`: the block of rows.
     const auto scaled = [&](int t, int m, float(&values)[4]) {

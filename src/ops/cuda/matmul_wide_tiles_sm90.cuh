@@ -36,7 +36,7 @@ inline constexpr int wide_octet = 8;    // steps that share a copy of scales
 template <WeightFormat Format>
 struct WideLayout {
   static constexpr bool in_shared = Format == WeightFormat::bf16;
-  static constexpr bool by_rows = !in_shared;                 // what the blocks of a cluster divide: rows of W, or items
+  static constexpr bool by_rows = true;                 // what the blocks of a cluster divide: rows of W, or items
   static constexpr int half_items = by_rows ? 144 : 152;      // at most, of a product
   static constexpr int items = by_rows ? 2 * half_items : half_items;  // of a block
   static constexpr int cluster_items = 2 * half_items;
@@ -75,6 +75,12 @@ struct Place {
 };
 // By rows: where the second half of the items begins.
 __device__ inline int half_of(int copied) { return (copied + 15) / 16 * 8; }
+// Likewise in the sums; one product is of up to 256 items.
+template <WeightFormat Format>
+__device__ inline int second_of(int copied) {
+  if (WideLayout<Format>::in_shared) return WideLayout<Format>::half_items;
+  return half_of(copied);
+}
 
 // The tiles of this block's cluster, in an order in which the clusters that run at a time share W and x in the L2.
 template <WeightFormat Format, WideStore Kind>

@@ -14,13 +14,13 @@ bool scaled(WeightFormat format) {
 
 }  // namespace
 
-bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns, bool eights) {
+bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns) {
   const bool halves = weight.format == WeightFormat::bf16;
   const bool nibbles = weight.format == WeightFormat::mxfp4 || weight.format == WeightFormat::nvfp4;
   const int across = nibbles ? columns / 2 : columns;  // elements
   const int box = nibbles ? step_columns / 2 : step_columns;
   if (!encode_tensor_map(maps.values, weight.values, halves ? 2 : 1, weight.rows, across, halves ? across * 2 : across,
-                         eights ? 8 : 64, box,
+                         64, box,
                          halves    ? 128
                          : nibbles ? 0
                                    : 64)) {

@@ -14,15 +14,13 @@ namespace wide {
 // --- the warps of the third warpgroup --------------------------------------------------------------------------------
 
 // Works out the tiles: two at a time are ready.
-template <WeightFormat Format, WideStore Kind, bool Arranged>
+template <WeightFormat Format, WideStore Kind>
 __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
   const MatmulArgs& args = wide.args;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  // What the widened numbers lack: see RowsOfStep.
-  constexpr float extra = Arranged && Format == WeightFormat::nvfp4 ? 0x1p8f : 1.0f;
   const bool weighted = args.store == Store::weighted || args.store == Store::weighted_halves;
-  Walk<Format, Kind> walk;
+  Walk<Kind> walk;
   for (int turn = 0;; ++turn) {
     Place place = {};
     const bool more = walk.next(wide, static_cast<int>(rank), place);
@@ -31,7 +29,7 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shar
     if (lane == 0) write_place(table + Layout::place, place, more);
     if (more) {
 #pragma unroll
-      for (int i = lane; i < Layout::items; i += warp_size) {
+      for (int i = lane; i < wide_items; i += warp_size) {
         const int item = place.begin + i;
         if (i < place.count) {
           const int row = args.result_by_list ? args.list[item] : item;
@@ -43,7 +41,7 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shar
       }
       const int rows = args.inline_parts[place.part].rows;
 #pragma unroll
-      for (int block = 0; block < Layout::blocks; ++block) {
+      for (int block = 0; block < 4; ++block) {
         const WeightPart* weight = part_in(args, place.group, part_of_block<Kind>(block, place.part));
         const float scale = weight->tensor_scale;
         const float* row_scales = weight->row_scales;
@@ -51,7 +49,7 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Format>& shar
         for (int i = 0; i < 2; ++i) {
           const int row = min(row_of_block<Kind>(block, place.row) + lane + i * warp_size, rows - 1);
           store_float(table + Layout::row_factors + (block * 64 + lane + i * warp_size) * 4,
-                      extra * (row_scales != nullptr ? scale * row_scales[row] : scale));
+                      row_scales != nullptr ? scale * row_scales[row] : scale);
         }
       }
     }
@@ -67,8 +65,7 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
   constexpr int step_elements = Format == WeightFormat::bf16 ? step_columns : step_bytes(Format);
   const MatmulArgs& args = wide.args;
   const int steps = args.columns / step_columns;
-  // By items these two blocks of W are copied to both blocks of the cluster.
-  const int first_block = Layout::by_rows ? 0 : static_cast<int>(rank) * 2;
+  const int first_block = static_cast<int>(rank) * 2;  // copied to both blocks of the cluster
   Place place;
   Ring<Layout::stages> ring;
   int octet = 0;
@@ -84,32 +81,18 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
       const int part = part_of_block<Kind>(i, place.part);
       maps[i] = args.groups > 0 ? args.maps + place.group * args.parts + part : wide.weights + part;
     }
-    const int half = half_of(place.copied);
-    const int first_item = Layout::by_rows && rank != 0 ? half : 0;
-    const int end_item = Layout::by_rows && rank == 0 ? half : place.copied;
     for (int step = 0; step < steps; ++step) {
       wait_for(shared.empty(ring.stage), ring.phase ^ 1);
       const std::uint32_t full = shared.full(ring.stage);
       const bool scales_too = Layout::scale_row > 0 && step % wide_octet == 0;
       expect(full,
              static_cast<unsigned>(Layout::weight_bytes + place.copied * 128 + (scales_too ? Layout::scale_bytes : 0)));
-      if constexpr (Layout::by_rows && Layout::in_shared && Kind == WideStore::activated) {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          copy_box(shared.weights(ring.stage) + i * 1024, &maps[i % 2]->values, step * step_elements, place.row + i / 2 * 8, full);
-        }
-      } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int block = first_block + i;
         const std::uint32_t to = shared.weights(ring.stage) + block * Layout::block_bytes;
         const int row = row_of_block<Kind>(block, place.row);
-        if constexpr (Layout::by_rows) {
-          copy_box(to, &maps[i]->values, step * step_elements, row, full);
-        } else {
-          copy_box_to(3, to, &maps[i]->values, step * step_elements, row, full);
-        }
-      }
+        copy_box_to(3, to, &maps[i % 2]->values, step * step_elements, row, full);
       }
       if constexpr (Layout::scale_row > 0) {
         if (scales_too) {
@@ -119,23 +102,19 @@ __device__ inline void produce(const WideArgs& wide, const Shared<Format>& share
             const std::uint32_t to = shared.scales(octet & 1) + block * 64 * Layout::scale_row;
             const int row = row_of_block<Kind>(block, place.row);
             const int column = step / wide_octet * Layout::scale_row;
-            copy_box(to, &maps[i]->scales, column, row, full);
+            copy_box_to(3, to, &maps[i % 2]->scales, column, row, full);
           }
           ++octet;
         }
       }
       const std::uint32_t x = shared.x(ring.stage);
-      const auto copy_items = [&](int at, int box) {
-        const std::uint32_t to = x + at * 128;
-        if constexpr (Layout::by_rows) {
-          copy_box_to(3, to, &wide.x_boxes[box], step * step_columns, place.begin + at, full);
-        } else {
-          copy_box(to, &wide.x_boxes[box], step * step_columns, place.begin + at, full);
-        }
-      };
-      int at = first_item;
-      for (; at + 64 <= end_item; at += 64) copy_items(at, 0);
-      for (; at < end_item; at += 8) copy_items(at, 1);
+      int at = 0;
+      for (; at + 64 <= place.copied; at += 64) {
+        copy_box(x + at * 128, &wide.x_boxes[0], step * step_columns, place.begin + at, full);
+      }
+      for (; at < place.copied; at += 8) {
+        copy_box(x + at * 128, &wide.x_boxes[1], step * step_columns, place.begin + at, full);
+      }
       ring.step();
     }
   }
@@ -151,21 +130,23 @@ __device__ inline void release(std::uint32_t empty, unsigned rank) {
   }
 }
 
-// W from shared memory. N > 152: all items are one product, else two halves.
-template <int N, bool More, WeightFormat Format>
-__device__ inline void multiply_shared(Sums<Format>& sums, const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring,
-                                       int steps, int group, unsigned rank, int half) {
+// W from shared memory.
+template <int N, WeightFormat Format>
+__device__ inline void multiply_shared(Sums& sums, const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring,
+                                       int steps, int group, unsigned rank) {
   using Layout = WideLayout<Format>;
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     wait_for(shared.full(ring.stage), ring.phase);
     const std::uint64_t x = rows_descriptor(shared.x(ring.stage));
-    const std::uint64_t w = rows_descriptor(shared.weights(ring.stage) + group * Layout::block_bytes);
+    const std::uint64_t w = rows_descriptor(shared.weights(ring.stage) + group * 2 * Layout::block_bytes);
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      WgmmaItems<N>::run(&sums[0][0], descriptor_at(w, s * 32), descriptor_at(x, s * 32), 1);
-      if constexpr (More) WgmmaItems<32>::run(&sums[0][0] + 128, descriptor_at(w, s * 32), descriptor_at(x, 256 * 128 + s * 32), 1);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        WgmmaItems<N>::run(sums[m], descriptor_at(w, m * Layout::block_bytes + s * 32), descriptor_at(x, s * 32), 1);
+      }
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -177,13 +158,8 @@ __device__ inline void multiply_shared(Sums<Format>& sums, const Shared<Format>&
   release(shared.empty(last), rank);
 }
 
-// Two codes of e8m0, in halves, as bf16: exponents, but 0 is 2^-127 and 255 NaN.
-__device__ inline std::uint32_t factors_e8m0(std::uint32_t codes) {
-  const std::uint32_t others = ((codes + 0x00010001u) & 0x00fe00feu) + 0x00fe00feu;  // bit 8: neither 0 nor 255
-  return (codes << 7) | ((~others >> 2) & 0x00400040u);
-}
-
-// What multiplies one row's numbers of a step.
+// What multiplies one row's numbers of a step. A code of e8m0 is a factor's exponent as it is: 0 stands for 0 then, not
+// for 2^-127, and 255 for infinity.
 template <WeightFormat Format>
 struct RowScale {
   std::uint32_t factors[Format == WeightFormat::nvfp4 ? 2 : 1];  // pairs: of the k16s in turn, or of the step's halves
@@ -195,7 +171,7 @@ struct RowScale {
 #pragma unroll
       for (int i = 0; i < 2; ++i) factors[i] = multiply_bf16(factors[i], 0x7b807b80u);  // 2^120
     } else if constexpr (Codec<Format>::scaled) {
-      factors[0] = factors_e8m0(__byte_perm(load_half(row + at * 2), 0, 0x4140));
+      factors[0] = __byte_perm(load_half(row + at * 2), 0, 0x4140) << 7;
     }
   }
   // Of columns 16 s … of the step.
@@ -225,19 +201,18 @@ __device__ inline uint2 load_row(std::uint32_t row, int s, int offset) {
     return load_words2(row + 8 * s + offset);
   }
 }
-// Those numbers, without scale (e4m3: times 2^-120); `pick` is pick_of(j).
+// Those numbers, without scale; `pick` is pick_of(j).
 template <WeightFormat Format>
 __device__ inline unsigned pick_of(int j) {
-  if (step_bytes(Format) == 64) return (j & 1) != 0 ? 0xb3a2 : 0x9180;  // two bytes, each with its sign eight times over
+  if (step_bytes(Format) == 64) return (j & 1) != 0 ? 0x7632 : 0x5410;
   return static_cast<unsigned>(j) * 0x11u + 0x40u;
 }
 template <WeightFormat Format>
 __device__ inline void widen_row(const uint2& raw, unsigned pick, std::uint32_t& first, std::uint32_t& second) {
+  const std::uint32_t codes = __byte_perm(raw.x, raw.y, pick);
   if constexpr (step_bytes(Format) == 64) {
-    first = (choose_bytes(raw.x, pick) << 4) & 0x87f087f0u;
-    second = (choose_bytes(raw.y, pick) << 4) & 0x87f087f0u;
+    spread_e4m3(codes, first, second);
   } else {
-    const std::uint32_t codes = __byte_perm(raw.x, raw.y, pick);
     // Four e2m1 codes choose from tables of the halves of bf16: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
     const std::uint32_t places = codes & 0x7777u;
     const std::uint32_t low = __byte_perm(0xc0800000u, 0xc0804000u, places);
@@ -249,140 +224,63 @@ __device__ inline void widen_row(const uint2& raw, unsigned pick, std::uint32_t&
   }
 }
 
-// A thread's numbers of a step of two rows of W: loaded, and widened a k16 at a time.
-template <WeightFormat Format, bool Arranged>
-struct RowsOfStep;
-
-// Columns in order: a k16's numbers lie apart.
-template <WeightFormat Format>
-struct RowsOfStep<Format, false> {
-  uint2 raw[4][2];
-  RowScale<Format> scales[2];
-  std::uint32_t weights;
-
-  // Where the lane's numbers of `row` begin.
-  __device__ static std::uint32_t place(int row, int j) {
-    constexpr int bytes = step_bytes(Format);
-    // Pieces of 16 bytes of rows of 64 are swizzled by rows / 2 % 4 when copied.
-    return row * bytes + (bytes == 64 ? (row >> 1 & 3) * 16 + 4 * (j >> 1) : 0);
-  }
-  template <int NextRow>
-  __device__ void load_k16(int s) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) raw[s][r] = load_row<Format>(weights, s, r * NextRow * step_bytes(Format));
-  }
-  template <int NextRow>
-  __device__ void load(std::uint32_t from, std::uint32_t scale_rows, int step, int) {
-    weights = from;
-    load_k16<NextRow>(0);
-    if constexpr (Codec<Format>::scaled) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) scales[r].load(scale_rows + r * NextRow * WideLayout<Format>::scale_row, step);
-    }
-    load_k16<NextRow>(1);
-  }
-  template <int NextRow>
-  __device__ void widen(int s, unsigned pick, std::uint32_t (&to)[4]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      widen_row<Format>(raw[s][r], pick, to[r], to[2 + r]);
-      scales[r].apply(to[r], to[2 + r], s);
-    }
-    if (s < 2) load_k16<NextRow>(s + 2);
-  }
-};
-
-// Columns of x arranged for this (see arrange.h): a lane's 16 numbers of a row lie together, under one scale.
-template <WeightFormat Format>
-struct RowsOfStep<Format, true> {
-  static constexpr bool nibbles = step_bytes(Format) == 32;
-  std::uint32_t raw[2][nibbles ? 2 : 4];
-  std::uint32_t factors[2];
-
-  __device__ static std::uint32_t place(int row, int j) {
-    constexpr int bytes = step_bytes(Format);
-    return row * bytes + (nibbles ? j * 8 : (j ^ (row >> 1 & 3)) * 16);
-  }
-  template <int NextRow>
-  __device__ void load(std::uint32_t from, std::uint32_t scale_rows, int step, int j) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const std::uint32_t row = from + r * NextRow * step_bytes(Format);
-      if constexpr (nibbles) {
-        const uint2 words = load_words2(row);
-        raw[r][0] = words.x, raw[r][1] = words.y;
-      } else {
-        const uint4 words = load_words4(row);
-        raw[r][0] = words.x, raw[r][1] = words.y, raw[r][2] = words.z, raw[r][3] = words.w;
-      }
-      if constexpr (Codec<Format>::scaled) {
-        constexpr bool sixteens = Format == WeightFormat::nvfp4;
-        const int at = step % wide_octet * (sixteens ? 4 : 2) + (sixteens ? j : j >> 1);
-        const std::uint32_t code = load_byte(scale_rows + r * NextRow * WideLayout<Format>::scale_row + at);
-        if constexpr (sixteens) {
-          factors[r] = multiply_bf16((choose_bytes(code, 0x8080) << 4) & 0x87f087f0u, 0x7b807b80u);  // 2^120
-          factors[r] = multiply_bf16(factors[r], 0x7a807a80u);  // 2^118: of the codes' 2^126; the row's factor has the rest
-        } else {
-          factors[r] = factors_e8m0(code * 0x00010001u);
-        }
-      }
-    }
-  }
-  template <int NextRow>
-  __device__ void widen(int s, unsigned, std::uint32_t (&to)[4]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        std::uint32_t& number = to[2 * pair + r];
-        if constexpr (nibbles) {
-          const std::uint32_t codes = raw[r][s / 2] >> (s % 2 * 8);
-          // A code is moved to a bf16's sign and to its exponent and mantissa by one product, in both halves.
-          number = pair == 0 ? (codes & 0x000f000fu) * 0x1040u : (codes & 0x00f000f0u) * 0x0104u;
-          number &= 0x81c081c0u;
-          if constexpr (Format == WeightFormat::mxfp4) number = multiply_bf16(number, 0x7e807e80u);  // 2^126
-        } else {
-          constexpr unsigned picks[4] = {0xc480, 0xd591, 0xe6a2, 0xf7b3};
-          number = (choose_bytes(raw[r][s / 2 * 2], raw[r][s / 2 * 2 + 1], picks[s % 2 * 2 + pair]) << 4) & 0x87f087f0u;
-          number = multiply_bf16(number, 0x7b807b80u);  // 2^120
-        }
-        if constexpr (Codec<Format>::scaled) number = multiply_bf16(number, factors[r]);
-      }
-    }
-  }
-};
-
-// W widened into registers; `half`: of the items.
-template <int N, WeightFormat Format, WideStore Kind, bool Arranged>
-__device__ inline void multiply_widened(Sums<Format>& sums, const Shared<Format>& shared,
-                                        Ring<WideLayout<Format>::stages>& ring, int steps, unsigned rank, int& octet,
-                                        int half) {
+// W widened into registers.
+template <int N, WeightFormat Format>
+__device__ inline void multiply_widened(Sums& sums, const Shared<Format>& shared,
+                                        Ring<WideLayout<Format>::stages>& ring, int steps, unsigned rank, int& octet) {
   using Layout = WideLayout<Format>;
-  constexpr bool activated = Kind == WideStore::activated;
-  constexpr int next_row = activated ? 64 : 8;  // from a thread's first row to its second: up's, or 8 on
+  constexpr int row_bytes = step_bytes(Format);
   const int thread = fresh(static_cast<int>(threadIdx.x));
-  const int j = thread % 4;
-  const int row = first_row_of<Kind, Arranged>(thread);
-  const std::uint32_t row_at = RowsOfStep<Format, Arranged>::place(row, j);
+  const int lane = thread % warp_size;
+  const int g = lane / 4;
+  const int j = lane % 4;
+  const std::uint32_t row = thread / 128 * 128 + thread % 128 / warp_size * 16 + g;
+  // Pieces of 16 bytes of rows of 64 are swizzled by rows / 2 % 4 when copied.
+  const std::uint32_t row_at = row * row_bytes + (row_bytes == 64 ? (g >> 1 & 3) * 16 + 4 * (j >> 1) : 0);
   const unsigned pick = pick_of<Format>(j);
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     if (step % wide_octet == 0) ++octet;
     wait_for(shared.full(ring.stage), ring.phase);
+    const std::uint32_t weights = shared.weights(ring.stage) + row_at;
     const std::uint64_t x = rows_descriptor(shared.x(ring.stage));
-    RowsOfStep<Format, Arranged> rows;
-    rows.template load<next_row>(shared.weights(ring.stage) + row_at,
-                                 shared.scales((octet - 1) & 1) + row * Layout::scale_row, step, j);
-    std::uint32_t w[4][4];
+    RowScale<Format> scales[2][2];
+    uint2 raw[2][2];
+    const auto load = [&](int s) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) raw[m][r] = load_row<Format>(weights, s, (m * 64 + r * 8) * row_bytes);
+      }
+    };
+    load(0);
+    if constexpr (Layout::scale_row > 0) {
+      const std::uint32_t slot = shared.scales((octet - 1) & 1) + row * Layout::scale_row;
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) scales[m][r].load(slot + (m * 64 + r * 8) * Layout::scale_row, step);
+      }
+    }
+    std::uint32_t w[2][2][4];
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      rows.template widen<next_row>(s, pick, w[s]);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          std::uint32_t(&to)[4] = w[s % 2][m];
+          widen_row<Format>(raw[m][r], pick, to[r], to[2 + r]);
+          scales[m][r].apply(to[r], to[2 + r], s);
+        }
+      }
+      if (s < 3) load(s + 1);
       wgmma_fence();
-      WgmmaItems<N>::run(sums[0], w[s], descriptor_at(x, s * 32), 1);
-      WgmmaItems<N>::run(sums[1], w[s], descriptor_at(x, half * 128 + s * 32), 1);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) WgmmaItems<N>::run(sums[m], w[s % 2][m], descriptor_at(x, s * 32), 1);
       wgmma_commit();
-      wgmma_wait<2>();
-      if (s == 1 && step > 0) release(shared.empty(last), rank);
+      wgmma_wait<1>();
+      if (s == 0 && step > 0) release(shared.empty(last), rank);
     }
     last = ring.stage;
     ring.step();
@@ -394,8 +292,9 @@ __device__ inline void multiply_widened(Sums<Format>& sums, const Shared<Format>
 // A tile without items of this block: stages go by.
 template <WeightFormat Format>
 __device__ inline void pass_by(const Shared<Format>& shared, Ring<WideLayout<Format>::stages>& ring, int steps,
-                               unsigned rank) {
+                               unsigned rank, int& octet) {
   for (int step = 0; step < steps; ++step) {
+    if (step % wide_octet == 0) ++octet;
     wait_for(shared.full(ring.stage), ring.phase);
     __syncwarp();
     release(shared.empty(ring.stage), rank);
@@ -403,7 +302,7 @@ __device__ inline void pass_by(const Shared<Format>& shared, Ring<WideLayout<For
   }
 }
 
-template <WeightFormat Format, WideStore Kind, bool Arranged>
+template <WeightFormat Format, WideStore Kind>
 __device__ inline void consume(const WideArgs& wide, const Shared<Format>& shared, unsigned rank) {
   using Layout = WideLayout<Format>;
   const int steps = wide.args.columns / step_columns;
@@ -415,53 +314,44 @@ __device__ inline void consume(const WideArgs& wide, const Shared<Format>& share
     const std::uint32_t place = shared.table(turn % 2) + Layout::place;
     if (load_word(place + 24) == 0) break;
     const int copied = static_cast<int>(load_word(place + 20));
-    if (!Layout::by_rows && copied == 0) {
-      pass_by(shared, ring, steps, rank);
+    if (copied == 0) {
+      pass_by(shared, ring, steps, rank, octet);
     } else {
-      Sums<Format> sums = {};  // without it all widths' sums would be alive all along
+      Sums sums = {};  // without it all widths' sums would be alive all along
       const auto multiply = [&]<int N>() {
         if constexpr (Layout::in_shared) {
-          multiply_shared<N == 144 ? 256 : N, N == 144>(sums, shared, ring, steps, group, rank, half_of(copied));
+          multiply_shared<N>(sums, shared, ring, steps, group, rank);
         } else {
-          multiply_widened<N, Format, Kind, Arranged>(sums, shared, ring, steps, rank, octet, half_of(copied));
+          multiply_widened<N>(sums, shared, ring, steps, rank, octet);
         }
       };
       if constexpr (Layout::in_shared) {
-        switch ((copied + 15) / 16) {
-          case 1:
-          case 2: multiply.template operator()<32>(); break;
-          case 3:
-          case 4: multiply.template operator()<64>(); break;
-          case 5:
-          case 6: multiply.template operator()<96>(); break;
-          case 7:
-          case 8: multiply.template operator()<128>(); break;
-          case 9:
-          case 10: multiply.template operator()<160>(); break;
-          case 11:
-          case 12: multiply.template operator()<192>(); break;
-          case 13:
-          case 14: multiply.template operator()<224>(); break;
-          case 15: multiply.template operator()<240>(); break;
-          case 16: multiply.template operator()<256>(); break;
-          default: multiply.template operator()<144>(); break;
+        switch (copied <= 96 ? (copied + 31) / 32 * 32 : copied) {
+          case 32: multiply.template operator()<32>(); break;
+          case 64: multiply.template operator()<64>(); break;
+          case 96: multiply.template operator()<96>(); break;
+          case 104:
+          case 112: multiply.template operator()<112>(); break;
+          case 120: multiply.template operator()<120>(); break;
+          case 128: multiply.template operator()<128>(); break;
+          case 136: multiply.template operator()<136>(); break;
+          case 144: multiply.template operator()<144>(); break;
+          default: multiply.template operator()<152>(); break;
         }
+      } else if (copied <= 64) {  // with all widths ptxas would serialise them, short of registers
+        multiply.template operator()<64>();
+      } else if (copied <= 120) {
+        multiply.template operator()<120>();
+      } else if (copied <= 128) {
+        multiply.template operator()<128>();
+      } else if (copied <= 136) {
+        multiply.template operator()<136>();
       } else {
-        switch ((half_of(copied) + 15) / 16) {
-          case 1:
-          case 2: multiply.template operator()<32>(); break;
-          case 3:
-          case 4: multiply.template operator()<64>(); break;
-          case 5:
-          case 6: multiply.template operator()<96>(); break;
-          case 7: multiply.template operator()<112>(); break;
-          case 8: multiply.template operator()<128>(); break;
-          default: multiply.template operator()<144>(); break;
-        }
+        multiply.template operator()<152>();
       }
       pin(sums[0]);
       pin(sums[1]);
-      store<Kind, Arranged>(sums, wide, shared, turn % 2);
+      store<Kind>(sums, wide, shared, turn % 2);
     }
     __syncwarp();
     if (threadIdx.x % warp_size == 0) arrive(shared.table_empty(turn % 2));
@@ -472,7 +362,7 @@ __device__ inline void consume(const WideArgs& wide, const Shared<Format>& share
 
 #endif
 
-template <WeightFormat Format, WideStore Kind, bool Arranged>
+template <WeightFormat Format, WideStore Kind>
 __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid_constant__ WideArgs wide_args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = WideLayout<Format>;
@@ -504,22 +394,22 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
     if (warp == 8) {
       if (thread % warp_size == 0) wide::produce<Format, Kind>(wide_args, shared, rank);
     } else if (warp == 9) {
-      wide::schedule<Format, Kind, Arranged>(wide_args, shared, rank);
+      wide::schedule<Format, Kind>(wide_args, shared, rank);
     }
     __syncwarp();
   } else {
     take_registers<232>();
-    wide::consume<Format, Kind, Arranged>(wide_args, shared, rank);
+    wide::consume<Format, Kind>(wide_args, shared, rank);
   }
   // No block leaves while another still copies or arrives into its memory.
   sync_cluster();
 #endif
 }
 
-template <WeightFormat Format, WideStore Kind, bool Arranged = false>
+template <WeightFormat Format, WideStore Kind>
 cudaError_t launch_wide(const WideArgs& wide, int units, cudaStream_t stream) {
   static int allowed = 0;
-  const auto kernel = matmul_wide_sm90<Format, Kind, Arranged>;
+  const auto kernel = matmul_wide_sm90<Format, Kind>;
   constexpr int bytes = WideLayout<Format>::bytes;
   static_assert(bytes <= 232448);
   if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
@@ -547,9 +437,9 @@ cudaError_t launch_wide(const WideArgs& wide, int units, cudaStream_t stream) {
 }
 
 // The number of tiles of items that takes the fewest columns of the tensor cores in all, clusters working in step.
-inline int choose_item_pairs(int items, int row_tiles, int clusters, int cluster_items) {
+inline int choose_item_pairs(int items, int row_tiles, int clusters) {
   const int eights = (items + 7) / 8;
-  const int least = (items + cluster_items - 1) / cluster_items;
+  const int least = (items + wide_items * wide_cluster - 1) / (wide_items * wide_cluster);
   int best = least;
   long best_cost = -1;
   for (int pairs = least; pairs <= least + least / 2 + 2; ++pairs) {
@@ -575,7 +465,7 @@ cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
   wide.row_tiles = 0;
   for (int part = 0; part < args.parts; ++part) {
     const WeightPart& weight = args.inline_parts[part];
-    if (args.groups == 0 && !encode_weight(wide.weights[part], weight, args.columns, activated && WideLayout<Format>::by_rows && WideLayout<Format>::in_shared)) return cudaErrorInvalidValue;
+    if (args.groups == 0 && !encode_weight(wide.weights[part], weight, args.columns)) return cudaErrorInvalidValue;
     wide.row_tiles += (weight.rows + wide_rows - 1) / wide_rows;
   }
   if (activated) wide.row_tiles = (args.inline_parts[0].rows + wide_rows / 2 - 1) / (wide_rows / 2);
@@ -585,15 +475,10 @@ cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
     aligned = aligned && (activated || args.inline_parts[part].first_column * element % 16 == 0);
   }
   wide.vector_stores = aligned ? 1 : 0;
-  wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, 132 / wide_cluster, WideLayout<Format>::cluster_items);
+  wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, 132 / wide_cluster);
   const int pairs =
-      args.groups > 0 ? args.items / WideLayout<Format>::cluster_items + args.groups : wide.item_pairs;  // at most
+      args.groups > 0 ? args.items / (wide_items * wide_cluster) + args.groups : wide.item_pairs;  // at most
   const int units = pairs * wide.row_tiles;
-  if constexpr (WideLayout<Format>::by_rows && Format != WeightFormat::fp8) {
-    if (args.arranged && activated) return launch_wide<Format, WideStore::activated, true>(wide, units, stream);
-    if (args.arranged && element == 2) return launch_wide<Format, WideStore::halves, true>(wide, units, stream);
-  }
-  if (args.arranged) return cudaErrorInvalidValue;
   if (activated) return launch_wide<Format, WideStore::activated>(wide, units, stream);
   if (args.gelu) {
     if constexpr (Format == WeightFormat::bf16) return launch_wide<Format, WideStore::gelu>(wide, units, stream);

@@ -6,7 +6,8 @@
 
 namespace m3::ops::cuda {
 
-inline constexpr int wide_rows = 256;        // of W, a cluster at a time
+inline constexpr int wide_rows = 256;        // of W, a block of threads at a time
+inline constexpr int wide_items = 152;       // at most, likewise
 inline constexpr int wide_groups = 128;      // at most
 inline constexpr int wide_least_items = 64;  // fewer, of one list, are left to the decode kernels
 inline constexpr int wide_group_items = 16;  // likewise, of a group on average
@@ -15,7 +16,7 @@ inline constexpr int wide_group_items = 16;  // likewise, of a group on average
 struct WeightMaps {
   TensorMap values, scales;
 };
-bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns, bool eights = false);
+bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns);
 
 // Whether the device is Hopper and its driver describes tensors.
 bool has_wide_kernels();

@@ -1,13 +1,11 @@
 // The products of matmul.h for many rows of x on Hopper: yᵀ = W · xᵀ with wgmma.
 //
-// Two blocks of threads, a cluster, sum 256 rows of W by up to some 300 items; each has two warpgroups that multiply and a
-// third of single warps: one keeps a ring of steps of 64 columns filled by tensor copies, one works out the tiles and
-// what multiplies their results. Tiles of items are cut to what an expert has, in steps of 8.
-//   bf16: W is the operand from shared memory. The blocks take the same rows of W with half of the items each, up to 152,
-//     and each copies half of the weights to both. A warpgroup has 128 rows, two products of 64.
-//   Others: W is widened into registers, a k16 ahead of the tensor cores. The blocks take the same items with 128 rows of
-//     W each, so that a weight is widened once for up to 288 items, and each copies half of the items to both. A
-//     warpgroup has 64 rows by two halves of the items.
+// A block of threads sums 256 rows of W by up to 152 items: two warpgroups of 128 rows (two products of 64 rows each),
+// and a third of single warps: one keeps a ring of steps of 64 columns filled by tensor copies, one works out the tiles
+// and what multiplies their results. Two blocks, a cluster, take the same rows of W with different items; each copies
+// half of the weights to both. W is the operand from shared memory
+// where it is bf16, else it is widened into registers, a k16 ahead of the tensor cores. Tiles of items are cut to what an
+// expert has, in steps of 8.
 #pragma once
 
 #include "src/ops/cuda/codec.cuh"
@@ -36,23 +34,18 @@ inline constexpr int wide_octet = 8;    // steps that share a copy of scales
 template <WeightFormat Format>
 struct WideLayout {
   static constexpr bool in_shared = Format == WeightFormat::bf16;
-  static constexpr bool by_rows = true;                 // what the blocks of a cluster divide: rows of W, or items
-  static constexpr int half_items = by_rows ? 144 : 152;      // at most, of a product
-  static constexpr int items = by_rows ? 2 * half_items : half_items;  // of a block
-  static constexpr int cluster_items = 2 * half_items;
-  static constexpr int blocks = by_rows ? 2 : 4;                 // of 64 rows of W
-  static constexpr int block_bytes = 64 * step_bytes(Format);    // of W, 64 rows
-  static constexpr int weight_bytes = blocks * block_bytes;
-  static constexpr int stage_bytes = weight_bytes + items * 128;
-  static constexpr int stages = step_bytes(Format) == 32 ? 5 : 4;
+  static constexpr int block_bytes = 64 * step_bytes(Format);  // of W, 64 rows
+  static constexpr int weight_bytes = 4 * block_bytes;
+  static constexpr int stage_bytes = weight_bytes + wide_items * 128;
+  static constexpr int stages = Format == WeightFormat::bf16 ? 4 : step_bytes(Format) == 64 ? 5 : 6;
   static constexpr int scale_row = Format == WeightFormat::nvfp4 ? 32 : Codec<Format>::scaled ? 16 : 0;
-  static constexpr int scale_bytes = blocks * 64 * scale_row;  // of an octet
-  static constexpr int staging_bytes = by_rows ? 32 * (32 * 2 + 16) : 16 * (128 * 2 + 16);  // of a warpgroup, twice
+  static constexpr int scale_bytes = wide_rows * scale_row;  // of an octet
+  static constexpr int staging_bytes = 16 * (128 * 2 + 16);  // of a warpgroup, twice
   // A tile's table: rows of the result and factors of its items, factors of its rows of W, the place.
   static constexpr int token_rows = 0;
-  static constexpr int token_factors = items * 4;
-  static constexpr int row_factors = 2 * items * 4;
-  static constexpr int place = row_factors + blocks * 64 * 4;
+  static constexpr int token_factors = wide_items * 4;
+  static constexpr int row_factors = 2 * wide_items * 4;
+  static constexpr int place = row_factors + wide_rows * 4;
   static constexpr int table_bytes = place + 32;
   // Places.
   static constexpr int scales = stages * stage_bytes;
@@ -73,20 +66,10 @@ struct Place {
   int begin, count;
   int copied;  // items rounded up to whole boxes of 8
 };
-// By rows: where the second half of the items begins.
-__device__ inline int half_of(int copied) { return (copied + 15) / 16 * 8; }
-// Likewise in the sums; one product is of up to 256 items.
-template <WeightFormat Format>
-__device__ inline int second_of(int copied) {
-  if (WideLayout<Format>::in_shared) return WideLayout<Format>::half_items;
-  return half_of(copied);
-}
 
 // The tiles of this block's cluster, in an order in which the clusters that run at a time share W and x in the L2.
-template <WeightFormat Format, WideStore Kind>
+template <WideStore Kind>
 class Walk {
-  using Layout = WideLayout<Format>;
-
  public:
   __device__ Walk() : unit_(static_cast<int>(blockIdx.x) / wide_cluster) {}
   __device__ bool next(const WideArgs& wide, int rank, Place& place) {
@@ -99,7 +82,7 @@ class Walk {
         if (group_ == args.groups) return false;
         place.begin = args.group_begin[group_];
         items = args.group_begin[group_ + 1] - place.begin;
-        pairs = (items + Layout::cluster_items - 1) / Layout::cluster_items;
+        pairs = (items + wide_items * wide_cluster - 1) / (wide_items * wide_cluster);
         if (unit_ < first_ + pairs * wide.row_tiles) break;
         first_ += pairs * wide.row_tiles;
       }
@@ -117,8 +100,8 @@ class Walk {
     }
     // The items' eights are spread evenly over the tiles.
     const int eights = (items + 7) / 8;
-    const int tiles = Layout::by_rows ? pairs : pairs * wide_cluster;
-    const int index = Layout::by_rows ? pair : pair * wide_cluster + rank;
+    const int tiles = pairs * wide_cluster;
+    const int index = pair * wide_cluster + rank;
     const int each = eights / tiles;
     const int more = eights % tiles;
     const int start = 8 * (index * each + min(index, more));
@@ -136,7 +119,6 @@ class Walk {
       }
       place.row = tile * wide_rows;
     }
-    if constexpr (Layout::by_rows) place.row += rank * (Kind == WideStore::activated ? 64 : 128);
     unit_ += static_cast<int>(gridDim.x) / wide_cluster;
     return true;
   }
@@ -210,21 +192,8 @@ __device__ inline int fresh(int value) {
   return value;
 }
 
-// By rows: which of a block's 128 rows of W a thread's first is (lane 4 g + j has row g of its warp's). Gate's and up's
-// rows alternate by eights; the order of an arranged result's columns is that of gate's rows.
-template <WideStore Kind, bool Arranged>
-__device__ inline int first_row_of(int thread) {
-  const int group = thread / 128;
-  const int warp = thread % 128 / warp_size;
-  const int g = thread % warp_size / 4;
-  if constexpr (Kind != WideStore::activated) return group * 64 + warp * 16 + g;
-  if constexpr (!Arranged) return group * 32 + warp * 8 + g;
-  return (g >> 1) * 16 + group * 8 + (g & 1) * 4 + warp;
-}
-
-// What a thread adds up: two blocks of 64 rows of W, or one by two halves of the items.
-template <WeightFormat Format>
-using Sums = float[2][WideLayout<Format>::half_items / 2];
+// What a thread adds up: two blocks of 64 rows of W.
+using Sums = float[2][wide_items / 2];
 
 }  // namespace wide
 

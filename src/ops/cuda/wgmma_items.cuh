@@ -53,11 +53,6 @@ M3_WGMMA(128, 64, 64, 65, 66, 67, 68, 69)
 M3_WGMMA(136, 68, 68, 69, 70, 71, 72, 73)
 M3_WGMMA(144, 72, 72, 73, 74, 75, 76, 77)
 M3_WGMMA(152, 76, 76, 77, 78, 79, 80, 81)
-M3_WGMMA(160, 80, 80, 81, 82, 83, 84, 85)
-M3_WGMMA(192, 96, 96, 97, 98, 99, 100, 101)
-M3_WGMMA(224, 112, 112, 113, 114, 115, 116, 117)
-M3_WGMMA(240, 120, 120, 121, 122, 123, 124, 125)
-M3_WGMMA(256, 128, 128, 129, 130, 131, 132, 133)
 #undef M3_WGMMA
 #undef M3_SUMS
 #undef M3_FOUR
@@ -68,11 +63,6 @@ M3_WGMMA(256, 128, 128, 129, 130, 131, 132, 133)
 __device__ inline std::uint32_t load_word(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-__device__ inline std::uint32_t load_byte(std::uint32_t address) {
-  std::uint32_t value;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
 __device__ inline std::uint32_t load_half(std::uint32_t address) {
@@ -181,13 +171,6 @@ __device__ inline void sync_cluster() {
 __device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t places) {
   std::uint32_t bytes;
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(table), "r"(places));
-  return bytes;
-}
-
-// Likewise of eight bytes, `table` then `more`.
-__device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t more, std::uint32_t places) {
-  std::uint32_t bytes;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(table), "r"(more), "r"(places));
   return bytes;
 }
 

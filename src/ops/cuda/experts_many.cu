@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(list_threads)
   }
 }
 
-// Eight columns a lane, a block of 64 columns eight lanes: the eight that the lane writes of it as arrange.h has it.
+// Eight columns a lane, a block of 64 columns eight lanes: the eight that the lane writes of it
+// (see takes_arranged, matmul_sm90.h).
 __device__ inline uint4 arrange(const uint4& from, int lane) {
   // Pairs of columns four apart; those of one piece of the result lie in four lanes, two apart.
   std::uint32_t words[4] = {__byte_perm(from.x, from.z, 0x5410), __byte_perm(from.x, from.z, 0x7632),

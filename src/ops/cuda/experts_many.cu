@@ -160,7 +160,8 @@ cudaError_t launch_group_many(const Routing& routing, int tokens, const ExpertGr
 
 cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return cudaSuccess;
-  return launch(args.arranged ? experts_gather_sm80<true> : experts_gather_sm80<false>, static_cast<unsigned>(args.tokens), 256, 0, stream, args);
+  return launch(args.arranged ? experts_gather_sm80<true> : experts_gather_sm80<false>,
+                static_cast<unsigned>(args.tokens), 256, 0, stream, args);
 }
 
 bool takes_combine_many(const CombineArgs& args) {

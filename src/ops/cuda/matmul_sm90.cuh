@@ -120,8 +120,7 @@ __device__ inline void consume(const WideArgs& wide, const Stages& stages, unsig
       pin(sums[1]);
       store<Kind>(sums, wide, stages, turn % 2);
     }
-    __syncwarp();
-    if (threadIdx.x % warp_size == 0) arrive(stages.table_empty(turn % 2));
+    arrive(stages.table_empty(turn % 2));
   }
 }
 

@@ -180,12 +180,12 @@ struct Shared {
   __device__ std::uint32_t table_empty(int turn) const { return barrier(2 + turn); }
 };
 
-// The tables are read by the warps that multiply and by those that copy.
+// The tables are read by the threads that multiply and by those that copy.
 template <typename Layout>
 __device__ inline void init_tables(const Shared<Layout>& shared, unsigned copying) {
   for (int turn = 0; turn < 2; ++turn) {
     init_barrier(shared.table_full(turn), warp_size);
-    init_barrier(shared.table_empty(turn), multiplying_warps + copying);
+    init_barrier(shared.table_empty(turn), multiplying_warps * warp_size + copying);
   }
 }
 

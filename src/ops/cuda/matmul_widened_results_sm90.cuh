@@ -9,11 +9,11 @@ namespace m3::ops::cuda {
 // `Halves`: the items of a tile are one product, or two halves.
 template <WeightFormat Format, int Halves>
 struct WidenedLayout {
-  static constexpr bool by_rows = true;             // the blocks of a cluster divide the rows of W
-  static constexpr int half_items = 144;            // at most, of a product
+  static constexpr bool by_rows = true;              // the blocks of a cluster divide the rows of W
+  static constexpr int half_items = 144;             // at most, of a product
   static constexpr int items = Halves * half_items;  // of a block
   static constexpr int cluster_items = items;
-  static constexpr int blocks = 2;                               // of 64 rows of W
+  static constexpr int blocks = 2;  // of 64 rows of W
   // A stage of W is rows of 128 bytes: tensor copies cost by the row.
   static constexpr int weight_steps = 128 / step_bytes(Format);
   static constexpr int block_bytes = 64 * 128;

@@ -127,8 +127,7 @@ __device__ inline void multiply_widened(float (&sums)[Halves][WidenedLayout<Form
   // Behind the use of a stage's last step.
   const auto release_weights = [&](int stage) {
     fence_async_proxy();  // the rows were read by ordinary loads, and are copied to next
-    __syncwarp();
-    if (thread % warp_size == 0) arrive(stages.weights_empty(stage));
+    arrive(stages.weights_empty(stage));
   };
   const auto release_x = [&] { release(stages.x_empty(Ring<Layout::x_stages>::before(rings.x.stage)), rank); };
   Rows rows;
@@ -244,8 +243,7 @@ __device__ inline void consume_widened(const WideArgs& wide, const WidenedStages
 #pragma unroll
     for (int h = 0; h < Halves; ++h) pin(sums[h]);
     store_widened<Kind, Arranged, Format, Halves>(sums, wide, stages, turn % 2);
-    __syncwarp();
-    if (threadIdx.x % warp_size == 0) arrive(stages.table_empty(turn % 2));
+    arrive(stages.table_empty(turn % 2));
   }
 }
 
@@ -269,7 +267,7 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_widened_sm90(const __g
   if (thread == 0) {
     for (int stage = 0; stage < Layout::weight_stages; ++stage) {
       init_barrier(stages.weights_full(stage), 1);
-      init_barrier(stages.weights_empty(stage), wide::multiplying_warps);
+      init_barrier(stages.weights_empty(stage), wide::multiplying_warps * warp_size);
     }
     for (int stage = 0; stage < Layout::x_stages; ++stage) {
       init_barrier(stages.x_full(stage), 1);
@@ -287,8 +285,7 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_widened_sm90(const __g
       if (thread % warp_size == 0) wide::produce_weights<Layout, Kind>(wide_args, stages);
     } else if (warp == wide::multiplying_warps + 1) {
       // What the widened numbers lack: see RowsOfStep.
-      wide::schedule<Layout, Kind>(wide_args, stages, rank,
-                                   Arranged && Format == WeightFormat::nvfp4 ? 0x1p8f : 1.0f);
+      wide::schedule<Layout, Kind>(wide_args, stages, rank, Arranged && Format == WeightFormat::nvfp4 ? 0x1p8f : 1.0f);
     } else if (warp == wide::multiplying_warps + 2) {
       if (thread % warp_size == 0) wide::produce_x<Layout>(wide_args, stages, rank);
     }
@@ -319,7 +316,6 @@ cudaError_t matmul_widened_by(const MatmulArgs& args, cudaStream_t stream) {
     }
   }
   if (args.arranged) return cudaErrorInvalidValue;
-#ifndef TT
   if (activated) {
     return launch_wide<Layout, matmul_widened_sm90<Format, Halves, WideStore::activated, false>>(wide, units, stream);
   }
@@ -327,16 +323,16 @@ cudaError_t matmul_widened_by(const MatmulArgs& args, cudaStream_t stream) {
     return launch_wide<Layout, matmul_widened_sm90<Format, Halves, WideStore::floats, false>>(wide, units, stream);
   }
   return launch_wide<Layout, matmul_widened_sm90<Format, Halves, WideStore::halves, false>>(wide, units, stream);
-#else
-  return cudaErrorInvalidValue;
-#endif
 }
 
 template <WeightFormat Format>
 cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
   static_assert(Format != WeightFormat::bf16);
-  const bool few = args.groups > 0 && args.items < 110 * args.groups;
-  return few ? matmul_widened_by<Format, 1>(args, stream) : matmul_widened_by<Format, 2>(args, stream);
+  // Measured for 128 experts of MXFP4: 2.64 ms instead of 3.15 at 512 tokens, 3.22 instead of 3.40 at 2048.
+  if constexpr (step_bytes(Format) == 32) {
+    if (args.groups > 0 && args.items < 80 * args.groups) return matmul_widened_by<Format, 1>(args, stream);
+  }
+  return matmul_widened_by<Format, 2>(args, stream);
 }
 
 }  // namespace m3::ops::cuda

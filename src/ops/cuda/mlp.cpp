@@ -303,8 +303,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     outer.out_stride = columns;
     const bool round_parts = grouped && table->classes.size() == 1 && takes_combine_many(combine);
     if (round_parts) outer.store = Store::weighted_halves;
-    inner.arranged = outer.arranged = round_parts && !quantised(shape) && takes_arranged(shape.gate.format) &&
-                                      takes_arranged(shape.down.format);
+    inner.arranged = outer.arranged =
+        round_parts && !quantised(shape) && takes_arranged(shape.gate.format) && takes_arranged(shape.down.format);
     if (!takes_wide(inner) || !takes_wide(outer) || (grouped && hidden.row_stride % 8 != 0)) return false;
 
     Arena own = arena;

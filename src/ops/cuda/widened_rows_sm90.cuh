@@ -11,7 +11,9 @@ namespace m3::ops::cuda {
 inline constexpr int wide_octet = 8;  // steps that share a copy of scales
 // Bytes of a row's scales of an octet.
 template <WeightFormat Format>
-inline constexpr int scale_row_bytes = Format == WeightFormat::nvfp4 ? 32 : Codec<Format>::scaled ? 16 : 0;
+inline constexpr int scale_row_bytes = Format == WeightFormat::nvfp4 ? 32
+                                       : Codec<Format>::scaled       ? 16
+                                                                     : 0;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -68,7 +70,8 @@ __device__ inline uint2 load_row(std::uint32_t row, int s, int offset) {
 // Those numbers, without scale (e4m3: times 2^-120); `pick` is pick_of(j).
 template <WeightFormat Format>
 __device__ inline unsigned pick_of(int j) {
-  if (step_bytes(Format) == 64) return (j & 1) != 0 ? 0xb3a2 : 0x9180;  // two bytes, each with its sign eight times over
+  if (step_bytes(Format) == 64)
+    return (j & 1) != 0 ? 0xb3a2 : 0x9180;  // two bytes, each with its sign eight times over
   return static_cast<unsigned>(j) * 0x11u + 0x40u;
 }
 template <WeightFormat Format>
@@ -190,7 +193,8 @@ struct RowsOfStep<Format, true> {
     for (int r = 0; r < 2; ++r) {
       if constexpr (Format == WeightFormat::nvfp4) {
         factors[r] = multiply_bf16((choose_bytes(now.code[r], 0x8080) << 4) & 0x87f087f0u, 0x7b807b80u);  // 2^120
-        factors[r] = multiply_bf16(factors[r], 0x7a807a80u);  // 2^118: of the codes' 2^126; the row's factor has the rest
+        factors[r] =
+            multiply_bf16(factors[r], 0x7a807a80u);  // 2^118: of the codes' 2^126; the row's factor has the rest
       } else if constexpr (Codec<Format>::scaled) {
         factors[r] = factors_e8m0(now.code[r] * 0x00010001u);
       }
@@ -224,7 +228,8 @@ struct RowsOfStep<Format, true> {
           if constexpr (Format == WeightFormat::mxfp4) number = multiply_bf16(number, 0x7e807e80u);  // 2^126
         } else {
           constexpr unsigned picks[4] = {0xc480, 0xd591, 0xe6a2, 0xf7b3};
-          number = (choose_bytes(now.raw[r][s / 2 * 2], now.raw[r][s / 2 * 2 + 1], picks[s % 2 * 2 + pair]) << 4) & 0x87f087f0u;
+          number = (choose_bytes(now.raw[r][s / 2 * 2], now.raw[r][s / 2 * 2 + 1], picks[s % 2 * 2 + pair]) << 4) &
+                   0x87f087f0u;
           number = multiply_bf16(number, 0x7b807b80u);  // 2^120
         }
         if constexpr (Codec<Format>::scaled) number = multiply_bf16(number, factors[r]);

@@ -1,4 +1,5 @@
 // linear and logits.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/gpu/rig.h"
@@ -181,6 +182,28 @@ void test_scales(Rig& rig, Results& results, WeightFormat format) {
   }
 }
 
+// The ends of e8m0: code 0 is 2^-127, 255 NaN.
+void test_end_scales(Rig& rig, Results& results, WeightFormat format) {
+  Random random(10);
+  for (const std::int64_t tokens : {1, 5, 20, 70, 300}) {
+    const std::int64_t rows = 150, columns = 1024;
+    Weight weight(random, format, rows, columns, true);
+    const std::int64_t row_scales = columns / 32;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::byte* const scales = weight.scales.data() + r * row_scales;
+      if (r % 3 == 0) std::fill(scales, scales + row_scales, std::byte{0});
+      if (r % 3 == 1) scales[r % row_scales] = std::byte{255};
+    }
+    std::vector<float> x = integer_values(random, tokens * columns, 3);
+    for (float& value : x) value *= 0x1p60f;
+    rig.bind(limits_for(tokens, columns, rows));
+    const std::vector<float> actual = run(rig, x, tokens, {rig.place(weight.view)}, 8);
+    results.add("linear", "ends of e8m0", bf16_error(actual, judged(x, tokens, {weight.view}), 0x1p-90),
+                "2 steps of bf16", std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");
+    rig.clear(results, "linear");
+  }
+}
+
 void test_quantised(Rig& rig, Results& results) {
   Random random(6);
   for (const std::int64_t columns : {320, 300}) {
@@ -232,7 +255,10 @@ void test_linear(Rig& rig, Results& results, const Options& options) {
     for (const WeightFormat format : all_formats) test_invariance(fixed, results, format);
   }
   for (const WeightFormat format : all_formats) test_parts(rig, results, format);
-  for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4}) test_scales(rig, results, format);
+  for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4}) {
+    test_scales(rig, results, format);
+    test_end_scales(rig, results, format);
+  }
   test_mixed(rig, results);
   test_quantised(rig, results);
   test_logits(rig, results);

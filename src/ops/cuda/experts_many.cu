@@ -64,18 +64,49 @@ __global__ void __launch_bounds__(list_threads)
   }
 }
 
+// Eight columns a lane, a block of 64 columns eight lanes: the eight that the lane writes of it
+// (see takes_arranged, matmul_sm90.h).
+__device__ inline uint4 arrange(const uint4& from, int lane) {
+  // Pairs of columns four apart; those of one piece of the result lie in four lanes, two apart.
+  std::uint32_t words[4] = {__byte_perm(from.x, from.z, 0x5410), __byte_perm(from.x, from.z, 0x7632),
+                            __byte_perm(from.y, from.w, 0x5410), __byte_perm(from.y, from.w, 0x7632)};
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2) {
+    const bool high = (lane >> 1 & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & bit) != 0) continue;
+      const std::uint32_t given = high ? words[i] : words[i + bit];
+      const std::uint32_t taken = __shfl_xor_sync(all_lanes, given, 2 * bit);
+      if (high) {
+        words[i] = taken;
+      } else {
+        words[i + bit] = taken;
+      }
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
 // A block a token: its row goes to each of its places.
+template <bool Arranged>
 __global__ void __launch_bounds__(256) experts_gather_sm80(const __grid_constant__ GatherArgs args) {
   wait_for_previous();
   const std::int64_t token = blockIdx.x;
   const std::int32_t* const places = args.position + token * args.per_token;
   const auto* const from = reinterpret_cast<const uint4*>(args.x + token * args.x_stride);
   const int pieces = args.columns / 8;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
   for (int i = static_cast<int>(threadIdx.x); i < pieces; i += 256) {
-    const uint4 piece = from[i];
+    uint4 piece = from[i];
+    int to = i;
+    if constexpr (Arranged) {
+      piece = arrange(piece, lane);
+      to = i / 8 * 8 + (i & 1) * 4 + (i >> 1 & 3);
+    }
     for (int slot = 0; slot < args.per_token; ++slot) {
       const std::int64_t place = places[slot];
-      if (place >= 0) reinterpret_cast<uint4*>(args.out + place * args.columns)[i] = piece;
+      if (place >= 0) reinterpret_cast<uint4*>(args.out + place * args.columns)[to] = piece;
     }
   }
   if (args.scales != nullptr && static_cast<int>(threadIdx.x) < args.per_token && places[threadIdx.x] >= 0) {
@@ -129,7 +160,8 @@ cudaError_t launch_group_many(const Routing& routing, int tokens, const ExpertGr
 
 cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream) {
   if (args.tokens == 0) return cudaSuccess;
-  return launch(experts_gather_sm80, static_cast<unsigned>(args.tokens), 256, 0, stream, args);
+  return launch(args.arranged ? experts_gather_sm80<true> : experts_gather_sm80<false>,
+                static_cast<unsigned>(args.tokens), 256, 0, stream, args);
 }
 
 bool takes_combine_many(const CombineArgs& args) {

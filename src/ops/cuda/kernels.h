@@ -154,6 +154,7 @@ struct GatherArgs {
   std::uint16_t* out = nullptr;
   const float* scales = nullptr;
   float* out_scales = nullptr;
+  bool arranged = false;  // columns of `out`: see takes_arranged (matmul_sm90.h); whole 256 of columns
 };
 cudaError_t launch_gather(const GatherArgs& args, cudaStream_t stream);
 

@@ -87,6 +87,7 @@ struct MatmulArgs {
   float scaling = 1;
   float alpha = 0, limit = 0, beta = 0;  // of the activation
   bool gelu = false;                     // of the rounded result, rounded again (many items only, bf16)
+  bool arranged = false;                 // x, and an activated result: see takes_arranged (matmul_sm90.h)
   bool fixed_order = false;              // the one order of summation, whatever is faster
   // What was there before the kernel ahead of this one began, where that is one of matmul_decode_sm90.h: it may be read
   // before that one has ended.

@@ -1,4 +1,4 @@
-#include "src/ops/cuda/matmul_sm90.cuh"
+#include "src/ops/cuda/matmul_widened_sm90.cuh"
 
 namespace m3::ops::cuda {
 

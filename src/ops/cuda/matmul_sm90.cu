@@ -15,12 +15,9 @@ bool encode_weight(WeightMaps& maps, const WeightPart& weight, int columns) {
   const bool halves = weight.format == WeightFormat::bf16;
   const bool nibbles = weight.format == WeightFormat::mxfp4 || weight.format == WeightFormat::nvfp4;
   const int across = nibbles ? columns / 2 : columns;  // elements
-  const int box = nibbles ? step_columns / 2 : step_columns;
+  const int box = halves ? step_columns : 128;
   if (!encode_tensor_map(maps.values, weight.values, halves ? 2 : 1, weight.rows, across, halves ? across * 2 : across,
-                         64, box,
-                         halves    ? 128
-                         : nibbles ? 0
-                                   : 64)) {
+                         64, box, 128)) {
     return false;
   }
   if (!scaled(weight.format)) return true;
@@ -69,6 +66,8 @@ bool takes_wide(const MatmulArgs& args) {
   }
   return has_wide_kernels();
 }
+
+bool takes_arranged(WeightFormat format) { return scaled(format); }
 
 cudaError_t matmul_wide(const MatmulArgs& args, cudaStream_t stream) {
   switch (args.inline_parts[0].format) {

@@ -1,11 +1,14 @@
 // The products of matmul.h for many rows of x on Hopper: yᵀ = W · xᵀ with wgmma.
 //
-// A block of threads sums 256 rows of W by up to 152 items: two warpgroups of 128 rows (two products of 64 rows each),
-// and a third of single warps: one keeps a ring of steps of 64 columns filled by tensor copies, one works out the tiles
-// and what multiplies their results. Two blocks, a cluster, take the same rows of W with different items; each copies
-// half of the weights to both. W is the operand from shared memory
-// where it is bf16, else it is widened into registers, a k16 ahead of the tensor cores. Tiles of items are cut to what an
-// expert has, in steps of 8.
+// Two blocks of threads, a cluster, sum 256 rows of W by tiles of items. Each block has two warpgroups that multiply and a
+// third of single warps: some keep rings of columns filled by tensor copies, one works out the tiles and what multiplies
+// their results. Tiles of items are cut to what an expert has, in steps of 8.
+//   bf16 (matmul_sm90.cuh): W is the operand from shared memory. The blocks take the same rows of W with half of the items
+//     each, up to 152, and each copies half of the weights to both. A warpgroup has 128 rows, two products of 64.
+//   Others (matmul_widened_sm90.cuh): W is widened into registers, a k16 ahead of the tensor cores. The blocks take the
+//     same items with 128 rows of W each, so that a weight is widened once for all of them, and each copies half of the
+//     items to both. A warpgroup has 64 rows.
+// This file: what both have in common, the tiles and their tables.
 #pragma once
 
 #include "src/ops/cuda/codec.cuh"
@@ -18,8 +21,10 @@ namespace m3::ops::cuda {
 // How results leave: rounded, rounded before and after gelu, as they are, or two parts through the activation.
 enum class WideStore { halves, gelu, floats, activated };
 
+inline constexpr int wide_boxes = 5;
+
 struct WideArgs {
-  TensorMap x_boxes[2];  // of 64 and of 8 rows
+  TensorMap x_boxes[wide_boxes];  // of 8, 16, … 128 rows
   WeightMaps weights[max_parts];
   MatmulArgs args;
   int row_tiles;   // of all parts
@@ -29,31 +34,16 @@ struct WideArgs {
 
 inline constexpr int wide_threads = 3 * 128;
 inline constexpr int wide_cluster = 2;  // blocks
-inline constexpr int wide_octet = 8;    // steps that share a copy of scales
 
-template <WeightFormat Format>
-struct WideLayout {
-  static constexpr bool in_shared = Format == WeightFormat::bf16;
-  static constexpr int block_bytes = 64 * step_bytes(Format);  // of W, 64 rows
-  static constexpr int weight_bytes = 4 * block_bytes;
-  static constexpr int stage_bytes = weight_bytes + wide_items * 128;
-  static constexpr int stages = Format == WeightFormat::bf16 ? 4 : step_bytes(Format) == 64 ? 5 : 6;
-  static constexpr int scale_row = Format == WeightFormat::nvfp4 ? 32 : Codec<Format>::scaled ? 16 : 0;
-  static constexpr int scale_bytes = wide_rows * scale_row;  // of an octet
-  static constexpr int staging_bytes = 16 * (128 * 2 + 16);  // of a warpgroup, twice
-  // A tile's table: rows of the result and factors of its items, factors of its rows of W, the place.
+// A tile's table: rows of the result and factors of its items, factors of its rows of W, the place.
+template <int Items, int Rows>
+struct TileTable {
   static constexpr int token_rows = 0;
-  static constexpr int token_factors = wide_items * 4;
-  static constexpr int row_factors = 2 * wide_items * 4;
-  static constexpr int place = row_factors + wide_rows * 4;
-  static constexpr int table_bytes = place + 32;
-  // Places.
-  static constexpr int scales = stages * stage_bytes;
-  static constexpr int staging = scales + 2 * scale_bytes;
-  static constexpr int tables = staging + 4 * staging_bytes;
-  static constexpr int barriers = tables + 2 * table_bytes;
-  static constexpr int bytes = barriers + (2 * stages + 4) * 8 + 896;  // to align 128 bytes by to 1024
-  static_assert(table_bytes % 16 == 0);
+  static constexpr int token_factors = Items * 4;
+  static constexpr int row_factors = 2 * Items * 4;
+  static constexpr int place = row_factors + Rows * 4;
+  static constexpr int bytes = place + 32;
+  static_assert(bytes % 16 == 0);
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -68,7 +58,8 @@ struct Place {
 };
 
 // The tiles of this block's cluster, in an order in which the clusters that run at a time share W and x in the L2.
-template <WideStore Kind>
+// Layout::by_rows: what the blocks of a cluster divide, rows of W or items.
+template <typename Layout, WideStore Kind>
 class Walk {
  public:
   __device__ Walk() : unit_(static_cast<int>(blockIdx.x) / wide_cluster) {}
@@ -82,7 +73,7 @@ class Walk {
         if (group_ == args.groups) return false;
         place.begin = args.group_begin[group_];
         items = args.group_begin[group_ + 1] - place.begin;
-        pairs = (items + wide_items * wide_cluster - 1) / (wide_items * wide_cluster);
+        pairs = (items + Layout::cluster_items - 1) / Layout::cluster_items;
         if (unit_ < first_ + pairs * wide.row_tiles) break;
         first_ += pairs * wide.row_tiles;
       }
@@ -100,8 +91,8 @@ class Walk {
     }
     // The items' eights are spread evenly over the tiles.
     const int eights = (items + 7) / 8;
-    const int tiles = pairs * wide_cluster;
-    const int index = pair * wide_cluster + rank;
+    const int tiles = Layout::by_rows ? pairs : pairs * wide_cluster;
+    const int index = Layout::by_rows ? pair : pair * wide_cluster + rank;
     const int each = eights / tiles;
     const int more = eights % tiles;
     const int start = 8 * (index * each + min(index, more));
@@ -119,6 +110,7 @@ class Walk {
       }
       place.row = tile * wide_rows;
     }
+    if constexpr (Layout::by_rows) place.row += rank * (Kind == WideStore::activated ? 64 : 128);
     unit_ += static_cast<int>(gridDim.x) / wide_cluster;
     return true;
   }
@@ -147,26 +139,8 @@ struct Ring {
   __device__ void step() {
     if (++stage == Stages) stage = 0, phase ^= 1;
   }
+  __device__ static int before(int stage) { return (stage == 0 ? Stages : stage) - 1; }
 };
-
-// The block's shared memory, by its addresses there.
-template <WeightFormat Format>
-struct Shared {
-  using Layout = WideLayout<Format>;
-  std::uint32_t base;
-  __device__ std::uint32_t weights(int stage) const { return base + stage * Layout::stage_bytes; }
-  __device__ std::uint32_t x(int stage) const { return weights(stage) + Layout::weight_bytes; }
-  __device__ std::uint32_t scales(int slot) const { return base + Layout::scales + slot * Layout::scale_bytes; }
-  __device__ std::uint32_t staging(int group) const {
-    return base + Layout::staging + group * 2 * Layout::staging_bytes;
-  }
-  __device__ std::uint32_t table(int turn) const { return base + Layout::tables + turn * Layout::table_bytes; }
-  __device__ std::uint32_t full(int stage) const { return base + Layout::barriers + stage * 8; }
-  __device__ std::uint32_t empty(int stage) const { return full(Layout::stages + stage); }
-  __device__ std::uint32_t table_full(int turn) const { return full(2 * Layout::stages + turn); }
-  __device__ std::uint32_t table_empty(int turn) const { return full(2 * Layout::stages + 2 + turn); }
-};
-inline constexpr int table_readers = 8 + 1;  // warps that multiply, and the copying one
 
 __device__ inline void write_place(std::uint32_t at, const Place& place, bool more) {
   const int words[] = {place.group, place.part, place.row, place.begin, place.count, place.copied, more ? 1 : 0};
@@ -186,14 +160,99 @@ __device__ inline bool read_place(std::uint32_t at, Place& place) {
   return second.z != 0;
 }
 
+inline constexpr int multiplying_warps = 8;  // the third warpgroup's follow
+
 // The same, but nothing that comes of it is computed ahead of here and kept: registers are short during the products.
 __device__ inline int fresh(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
-// What a thread adds up: two blocks of 64 rows of W.
-using Sums = float[2][wide_items / 2];
+// The block's shared memory, by its addresses there: a layout's own places, then what all layouts have.
+template <typename Layout>
+struct Shared {
+  std::uint32_t base;
+  __device__ std::uint32_t at(int place) const { return base + place; }
+  __device__ std::uint32_t staging(int group) const { return at(Layout::staging + group * 2 * Layout::staging_bytes); }
+  __device__ std::uint32_t table(int turn) const { return at(Layout::tables + turn * Layout::Table::bytes); }
+  __device__ std::uint32_t barrier(int index) const { return at(Layout::barriers + index * 8); }
+  __device__ std::uint32_t table_full(int turn) const { return barrier(turn); }
+  __device__ std::uint32_t table_empty(int turn) const { return barrier(2 + turn); }
+};
+
+// The tables are read by the threads that multiply and by those that copy.
+template <typename Layout>
+__device__ inline void init_tables(const Shared<Layout>& shared, unsigned copying) {
+  for (int turn = 0; turn < 2; ++turn) {
+    init_barrier(shared.table_full(turn), warp_size);
+    init_barrier(shared.table_empty(turn), multiplying_warps * warp_size + copying);
+  }
+}
+
+// One warp works out the tiles: two at a time are ready. `extra`: a factor of all results.
+template <typename Layout, WideStore Kind>
+__device__ inline void schedule(const WideArgs& wide, const Shared<Layout>& shared, unsigned rank, float extra) {
+  using Table = typename Layout::Table;
+  const MatmulArgs& args = wide.args;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  const bool weighted = args.store == Store::weighted || args.store == Store::weighted_halves;
+  Walk<Layout, Kind> walk;
+  for (int turn = 0;; ++turn) {
+    Place place = {};
+    const bool more = walk.next(wide, static_cast<int>(rank), place);
+    const std::uint32_t table = shared.table(turn % 2);
+    wait_for(shared.table_empty(turn % 2), (turn / 2 % 2) ^ 1);
+    if (lane == 0) write_place(table + Table::place, place, more);
+    if (more) {
+#pragma unroll
+      for (int i = lane; i < Layout::items; i += warp_size) {
+        const int item = place.begin + i;
+        if (i < place.count) {
+          const int row = args.result_by_list ? args.list[item] : item;
+          float factor = weighted ? args.scaling * args.pair_weights[row] : 1.0f;
+          if (args.token_scales != nullptr) factor *= args.token_scales[item];
+          store_word(table + Table::token_rows + i * 4, static_cast<std::uint32_t>(row));
+          store_float(table + Table::token_factors + i * 4, factor);
+        }
+      }
+      const int rows = args.inline_parts[place.part].rows;
+#pragma unroll
+      for (int block = 0; block < Layout::blocks; ++block) {
+        const WeightPart* weight = part_in(args, place.group, part_of_block<Kind>(block, place.part));
+        const float scale = weight->tensor_scale;
+        const float* row_scales = weight->row_scales;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = min(row_of_block<Kind>(block, place.row) + lane + i * warp_size, rows - 1);
+          store_float(table + Table::row_factors + (block * 64 + lane + i * warp_size) * 4,
+                      extra * (row_scales != nullptr ? scale * row_scales[row] : scale));
+        }
+      }
+    }
+    arrive(shared.table_full(turn % 2));
+    if (!more) break;
+  }
+}
+
+// One thread copies `count` rows of x, in eights, from `first` on, by the fewest boxes.
+template <typename Copy>
+__device__ inline void copy_rows(int first, int count, const Copy& copy) {
+  int at = first;
+#pragma unroll
+  for (int box = wide_boxes - 1; box >= 0; --box) {
+    if ((count & 8 << box) == 0) continue;
+    copy(at, box);
+    at += 8 << box;
+  }
+}
+
+// This warp is done with a stage: told to both blocks, which copy into it.
+__device__ inline void release(std::uint32_t empty, unsigned rank) {
+  if (threadIdx.x % warp_size == 0) {
+    arrive(empty);
+    arrive_there(empty, rank ^ 1);
+  }
+}
 
 }  // namespace wide
 

@@ -329,6 +329,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     outer.out_stride = columns;
     const bool round_parts = grouped && table->classes.size() == 1 && takes_combine_many(combine);
     if (round_parts) outer.store = Store::weighted_halves;
+    inner.arranged = outer.arranged =
+        round_parts && !quantised(shape) && takes_arranged(shape.gate.format) && takes_arranged(shape.down.format);
     if (!takes_wide(inner) || !takes_wide(outer) || (grouped && hidden.row_stride % 8 != 0)) return false;
 
     Arena own = arena;
@@ -345,6 +347,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       gather.x_stride = rows.stride;
       gather.out = memory.packed;
       gather.scales = rows.scales;
+      gather.arranged = inner.arranged;
       if (rows.scales != nullptr) inner.token_scales = gather.out_scales = own.take<float>(mlp.rows);
       check(launch_gather(gather, stream_), "experts: gathering rows");
     } else {

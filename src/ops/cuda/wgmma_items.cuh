@@ -43,8 +43,11 @@ struct WgmmaItems;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                \
     }                                                                                              \
   };
+M3_WGMMA(16, 8, 8, 9, 10, 11, 12, 13)
 M3_WGMMA(32, 16, 16, 17, 18, 19, 20, 21)
+M3_WGMMA(48, 24, 24, 25, 26, 27, 28, 29)
 M3_WGMMA(64, 32, 32, 33, 34, 35, 36, 37)
+M3_WGMMA(80, 40, 40, 41, 42, 43, 44, 45)
 M3_WGMMA(96, 48, 48, 49, 50, 51, 52, 53)
 M3_WGMMA(104, 52, 52, 53, 54, 55, 56, 57)
 M3_WGMMA(112, 56, 56, 57, 58, 59, 60, 61)
@@ -63,6 +66,11 @@ M3_WGMMA(152, 76, 76, 77, 78, 79, 80, 81)
 __device__ inline std::uint32_t load_word(std::uint32_t address) {
   std::uint32_t value;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline std::uint32_t load_byte(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
 __device__ inline std::uint32_t load_half(std::uint32_t address) {
@@ -176,6 +184,13 @@ __device__ inline void sync_cluster() {
 __device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t places) {
   std::uint32_t bytes;
   asm("prmt.b32 %0, %1, %1, %2;" : "=r"(bytes) : "r"(table), "r"(places));
+  return bytes;
+}
+
+// Likewise of eight bytes, `table` then `more`.
+__device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t more, std::uint32_t places) {
+  std::uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(table), "r"(more), "r"(places));
   return bytes;
 }
 

@@ -120,6 +120,11 @@ class Bench {
                 operations / matmul_rate * 1e3, 100 * operations / matmul_rate / seconds);
     std::fflush(stdout);
   }
+  // Beside the larger of the two limits.
+  void row(const char* operation, const std::string& what, double seconds, double bytes, double operations) const {
+    if (bytes / read_rate > operations / matmul_rate) return row_read(operation, what, seconds, bytes);
+    row_matmul(operation, what, seconds, operations);
+  }
 
  private:
   ThreadPool pool_;

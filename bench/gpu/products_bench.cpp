@@ -16,8 +16,7 @@ void bench_linear(Bench& bench) {
                                    {"head 6144 -> 200064", {200064}, 6144, WeightFormat::bf16}};
   for (const Case& shape : cases) {
     const std::int64_t rows = std::accumulate(shape.rows.begin(), shape.rows.end(), std::int64_t{0});
-    for (const std::int64_t tokens : {1, 8, 32}) {
-      if (rows > 100000 && tokens > 1) continue;
+    for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
       bench.bind(limits_for(tokens, 128));
       std::vector<std::vector<WeightMatrix>> weights;
       double bytes = 0;
@@ -61,10 +60,11 @@ void bench_linear(Bench& bench) {
     const ops::Tensor x = bench.activations(shape.tokens, shape.columns),
                       out = bench.activations(shape.tokens, shape.rows);
     const double seconds = bench.time(2, [&](int) { bench.backend->linear(x, {&weight, 1}, out); });
-    bench.row_matmul("linear",
-                     std::to_string(shape.columns) + " -> " + std::to_string(shape.rows) + ", " +
-                         std::to_string(shape.tokens) + " tokens, " + std::string(weight_format_name(shape.format)),
-                     seconds, 2.0 * static_cast<double>(shape.tokens * shape.rows * shape.columns));
+    bench.row("linear",
+              std::to_string(shape.columns) + " -> " + std::to_string(shape.rows) + ", " +
+                  std::to_string(shape.tokens) + " tokens, " + std::string(weight_format_name(shape.format)),
+              seconds, static_cast<double>(weight.rows * (weight.row_bytes() + weight.scale_row_bytes())),
+              2.0 * static_cast<double>(shape.tokens * shape.rows * shape.columns));
     bench.clear();
   }
 }
@@ -84,7 +84,7 @@ void bench_experts(Bench& bench) {
                                     bench.weight(WeightFormat::bf16, hidden, width)};
     const auto stored = [](const WeightMatrix& w) { return w.rows * (w.row_bytes() + w.scale_row_bytes()); };
     const auto expert_bytes = static_cast<double>(stored(mlps[0].gate) + stored(mlps[0].up) + stored(mlps[0].down));
-    for (const std::int64_t tokens : {1, 8, 32, 128, 1024, 8192}) {
+    for (const std::int64_t tokens : {1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192}) {
       bench.bind(limits_for(tokens, 128));
       const int copies = tokens >= 1024 ? 2 : copies_for(expert_bytes * 4) + 4;
       std::vector<ops::Routing> routings;
@@ -108,19 +108,17 @@ void bench_experts(Bench& bench) {
       const double seconds = bench.time(copies, [&](int i) {
         bench.backend->experts(x, routings[static_cast<std::size_t>(i)], 0, mlps, nullptr, 2.0f, {}, out);
       });
-      const std::string what = name + ", " + std::to_string(tokens) + " tokens";
-      if (tokens >= 1024) {
-        bench.row_matmul("experts", what, seconds, 6.0 * static_cast<double>(tokens * per_token * hidden * width));
-      } else {
-        bench.row_read("experts", what + " (" + std::to_string(static_cast<int>(loaded + 0.5)) + " experts)", seconds,
-                       loaded * expert_bytes);
-        // As a layer has it. The shared expert's weights are larger than the L2.
-        const double both = bench.time(copies, [&](int i) {
-          bench.backend->experts(x, routings[static_cast<std::size_t>(i)], 0, mlps, &shared, 2.0f, {}, out);
-        });
-        bench.row_read("experts", what + " and a shared one (bf16)", both,
-                       loaded * expert_bytes + static_cast<double>(6 * hidden * width));
-      }
+      const std::string what = name + ", " + std::to_string(tokens) + " tokens (" +
+                               std::to_string(static_cast<int>(loaded + 0.5)) + " experts)";
+      bench.row("experts", what, seconds, loaded * expert_bytes,
+                6.0 * static_cast<double>(tokens * per_token * hidden * width));
+      if (tokens > 128) continue;
+      // As a layer has it. The shared expert's weights are larger than the L2.
+      const double both = bench.time(copies, [&](int i) {
+        bench.backend->experts(x, routings[static_cast<std::size_t>(i)], 0, mlps, &shared, 2.0f, {}, out);
+      });
+      bench.row_read("experts", what + ", shared", both,
+                     loaded * expert_bytes + static_cast<double>(6 * hidden * width));
     }
     bench.clear();
   }

@@ -28,11 +28,12 @@ struct EngineOptions {
   std::string index_cache_dtype = "bf16";  // "bf16" or "fp8"
   std::string quantization;                // "" or "ptpc_fp8"
   std::vector<std::string> quantization_exclude;
-  std::int64_t max_num_batched_tokens = 512;  // tokens of one step
-  std::int64_t max_num_seqs = 64;             // samples that run at the same time; at most one a token of a step
-  std::int64_t max_queued_requests = 1024;    // that wait for a place; submit() refuses more with ErrorKind::busy
-  bool enable_prefix_caching = true;          // blocks of 128 tokens computed once serve all prompts that begin so
-  std::int64_t max_picture_patches = 20736;   // of a picture, or of 4 temporal groups of a clip: 2016 × 2016 pixels
+  // Tokens of one step; 0: 512 on a processor, 8192 on a GPU, 2048 on one of less than 64 GiB.
+  std::int64_t max_num_batched_tokens = 0;
+  std::int64_t max_num_seqs = 64;            // samples that run at the same time; at most one a token of a step
+  std::int64_t max_queued_requests = 1024;   // that wait for a place; submit() refuses more with ErrorKind::busy
+  bool enable_prefix_caching = true;         // blocks of 128 tokens computed once serve all prompts that begin so
+  std::int64_t max_picture_patches = 20736;  // of a picture, or of 4 temporal groups of a clip: 2016 × 2016 pixels
   std::int64_t feature_cache_bytes = std::int64_t{256} << 20;  // features of pictures seen lately, computed once
   std::int64_t other_picture_bytes =
       0;                       // of the machine's memory, that the caller holds of pictures: left free in the plan

@@ -118,7 +118,8 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
   load.isa = isa;
   load.threads = threads;
   load.max_model_len = *std::ranges::max_element(options.contexts) + std::max<std::int64_t>(options.prompt, 1);
-  load.max_batched_tokens = std::max(engine.max_num_batched_tokens, batch);
+  const std::int64_t asked = engine.max_num_batched_tokens;
+  load.max_batched_tokens = asked > 0 ? std::max(asked, batch) : 0;
   load.max_sequences = batch;
   load.max_logits_rows = batch;
   load.full_contexts = batch;

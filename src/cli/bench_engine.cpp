@@ -22,7 +22,8 @@ void bench_engine(Checkpoint checkpoint, const EngineBenchOptions& options) {
   const auto [least, most] = std::ranges::minmax(options.concurrent);
   if (least < 1 || most > 4096) fail_usage("--engine takes numbers of concurrent requests from 1 to 4096");
   const EngineOptions& engine_options = options.model.engine;
-  const std::int64_t step_tokens = std::max(engine_options.max_num_batched_tokens, most);
+  const std::int64_t asked = engine_options.max_num_batched_tokens;
+  const std::int64_t step_tokens = asked > 0 ? std::max(asked, most) : 0;
   engine::LoadedModelOptions load = engine::loaded_model_options(engine_options);
   load.isa = options.isa;
   load.max_model_len = prompt_tokens + reply_tokens;

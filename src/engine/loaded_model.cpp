@@ -40,11 +40,18 @@ LoadedModelOptions loaded_model_options(const EngineOptions& options) {
 LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& options)
     : options_(options), checkpoint_(std::move(checkpoint)), threads_(options.threads) {
   make_backend();
+  if (options_.max_batched_tokens == 0)
+    options_.max_batched_tokens = std::max(default_batched_tokens(*backend_), options_.max_sequences);
   if (options.wrap) backend_ = options.wrap(std::move(backend_));
   if (options.profile != nullptr) backend_ = make_profiled(std::move(backend_), *options.profile);
   model_ = std::make_unique<model::TextModel>(checkpoint_.config(), checkpoint_.weights(), *backend_);
   make_tower();
   make_memory();
+}
+
+std::int64_t default_batched_tokens(const ops::Backend& backend) {
+  if (backend.has_host_memory()) return 512;
+  return backend.memory_state().total_bytes < std::int64_t{64} << 30 ? 2048 : 8192;
 }
 
 // "auto": a CUDA device that has room for the weights, else the processor.

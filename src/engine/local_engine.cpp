@@ -24,12 +24,13 @@ std::uint64_t fresh_seed() {
 
 std::int64_t running_limit(std::int64_t max_num_seqs, std::int64_t max_batched_tokens) {
   if (max_num_seqs < 1) fail_usage("--max-num-seqs {}: give a number from 1", max_num_seqs);
-  if (max_batched_tokens < 1) fail_usage("--max-num-batched-tokens {}: give a number from 1", max_batched_tokens);
-  return std::min(max_num_seqs, max_batched_tokens);
+  if (max_batched_tokens < 0) fail_usage("--max-num-batched-tokens {}: give a number from 1", max_batched_tokens);
+  return max_batched_tokens == 0 ? max_num_seqs : std::min(max_num_seqs, max_batched_tokens);
 }
 
 std::int64_t logits_rows(std::int64_t max_num_seqs, std::int64_t max_batched_tokens) {
-  return running_limit(max_num_seqs, max_batched_tokens) + std::min(max_batched_tokens, most_prompt_rows);
+  return running_limit(max_num_seqs, max_batched_tokens) +
+         (max_batched_tokens == 0 ? most_prompt_rows : std::min(max_batched_tokens, most_prompt_rows));
 }
 
 LocalEngine::LocalEngine(std::shared_ptr<LoadedModel> model, Tokenizer tokenizer, GenerationConfig defaults,

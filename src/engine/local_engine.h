@@ -33,7 +33,7 @@ struct LocalEngineOptions {
   std::function<void(std::int64_t step)> before_step;
 };
 
-// Running sequences that a step of `max_batched_tokens` can give a token each.
+// Running sequences that a step of `max_batched_tokens` (0: as many as are needed) can give a token each.
 std::int64_t running_limit(std::int64_t max_num_seqs, std::int64_t max_batched_tokens);
 // Rows of logits that a step needs for so many running sequences.
 std::int64_t logits_rows(std::int64_t max_num_seqs, std::int64_t max_batched_tokens);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 
@@ -15,8 +16,12 @@ namespace {
 
 constexpr int prompts = 50;
 constexpr std::int64_t reply_tokens = 48;
-// Logits differ in the last bits of bf16; where the first two are closer than this, either may win.
-constexpr float decided_margin = 0.05f;
+// Another order of summation makes other roundings to bf16 and, where blocks tie nearly, another choice: on these prompts
+// margins of the processor's two instruction sets differ by 0.025 (root mean square), at most 0.22. A GPU rounds the weights
+// of attention too, so three times as much is allowed.
+constexpr double most_deviation = 0.075, most_noise = 0.66;
+
+double margin_of(const std::vector<TokenLogprob>& best) { return double{best[0].logprob} - double{best[1].logprob}; }
 
 std::unique_ptr<Engine> load(const std::string& device) {
   EngineOptions options;
@@ -52,21 +57,46 @@ TEST(Cuda, GreedyRepliesOfTheShippedCheckpointAreTheProcessors) {
   const auto cuda = load("cuda"), cpu = load(ops::cpu_backend_available() ? "cpu" : "scalar");
   const std::vector<Request> requests = requests_of(*cpu);
   const test::Replies expected = test::run_all(*cpu, requests), replies = test::run_all(*cuda, requests);
+  // How far the two best logits lie apart, on both, at every token whose prefix is the same: their differences are the
+  // noise of rounding, and a reply may part only where the processor's margin is no more than that noise.
   int equal = 0;
+  struct Parting {
+    std::size_t prompt, token;
+    double margin;
+  };
+  std::vector<Parting> partings;
+  double squares = 0, largest = 0;
+  std::int64_t compared = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const test::Reply theirs = expected.of(i), ours = replies.of(i);
     ASSERT_EQ(ours.error, "");
     const auto [a, b] = std::ranges::mismatch(theirs.ids, ours.ids);
-    if (a == theirs.ids.end()) {
-      ++equal;
-      continue;
+    const auto common = static_cast<std::size_t>(a - theirs.ids.begin());
+    for (std::size_t at = 0; at < common; ++at) {
+      const std::vector<TokenLogprob>&mine = ours.top_logprobs[at], &other = theirs.top_logprobs[at];
+      if (mine[0].id != other[0].id || mine[1].id != other[1].id) continue;
+      const double noise = margin_of(mine) - margin_of(other);
+      squares += noise * noise;
+      largest = std::max(largest, std::abs(noise));
+      ++compared;
     }
-    const auto at = static_cast<std::size_t>(a - theirs.ids.begin());
-    const float margin = theirs.top_logprobs[at][0].logprob - theirs.top_logprobs[at][1].logprob;
-    std::cout << "prompt " << i << ": the first difference is at token " << at << ", margin " << margin << "\n";
-    EXPECT_LT(margin, decided_margin) << "prompt " << i << " token " << at;
+    if (common == theirs.ids.size()) {
+      ++equal;
+    } else {
+      partings.push_back({i, common, margin_of(theirs.top_logprobs[common])});
+    }
   }
-  std::cout << equal << " of " << prompts << " replies of " << reply_tokens << " tokens are equal\n";
+  ASSERT_GT(compared, prompts * reply_tokens / 2);
+  const double deviation = std::sqrt(squares / static_cast<double>(compared));
+  std::cout << equal << " of " << prompts << " replies of " << reply_tokens << " tokens are equal; margins differ by "
+            << deviation << " (root mean square of " << compared << "), at most " << largest << "\n";
+  for (const Parting& parting : partings) {
+    std::cout << "prompt " << parting.prompt << ": the first difference is at token " << parting.token << ", margin "
+              << parting.margin << "\n";
+    EXPECT_LT(parting.margin, largest) << "prompt " << parting.prompt;
+  }
+  EXPECT_LT(deviation, most_deviation);
+  EXPECT_LT(largest, most_noise);
 }
 
 }  // namespace

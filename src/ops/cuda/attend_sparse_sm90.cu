@@ -169,8 +169,7 @@ __device__ inline void produce_queries(const SparseArgs& args, Shared& shared, s
         }
       }
       barrier_arrive_after_copies(&shared.queries_full[group][turn.buffer]);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&shared.queries_full[group][turn.buffer]);  // `rows`
+      barrier_arrive(&shared.queries_full[group][turn.buffer]);  // `rows`
     }
     behind = (behind + (item.count + tile_tokens - 1) / tile_tokens) % consumers;
   }
@@ -231,8 +230,7 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
       const int2 row = shared.rows[group][turn.buffer][warp];
       wgmma_wait<0>();
       pin(scores);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&shared.queries_empty[group][turn.buffer]);
+      barrier_arrive(&shared.queries_empty[group][turn.buffer]);
       if (row.y < page_tokens) {
         hide(scores, j, 0, 0, row.y);
         hide(scores, j, 1, 0, row.y);
@@ -251,8 +249,7 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
       if (row.x >= 0) store_tile(args, row.x, sums, shift, total, lane);
     }
     behind = (behind + tile_count) % consumers;
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.item_empty[items.buffer]);
+    barrier_arrive(&shared.item_empty[items.buffer]);
   }
 }
 
@@ -270,12 +267,12 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
     for (int i = 0; i < 2; ++i) {
       barrier_init(&shared.keys_full[i], warp_size);
       barrier_init(&shared.values_full[i], warp_size);
-      barrier_init(&shared.item_empty[i], consumers * 4);
+      barrier_init(&shared.item_empty[i], consumers * warpgroup_size);
     }
     for (int c = 0; c < consumers; ++c) {
       for (int i = 0; i < query_stages; ++i) {
-        barrier_init(&shared.queries_full[c][i], warp_size + 1);
-        barrier_init(&shared.queries_empty[c][i], 4);
+        barrier_init(&shared.queries_full[c][i], 2 * warp_size);
+        barrier_init(&shared.queries_empty[c][i], warpgroup_size);
       }
     }
     fence_barrier_init();

@@ -36,8 +36,8 @@ struct TileMemory {
   int first_key[Buffers];  // of the tile in it; -1: the end
 };
 template <int Groups, int Buffers>
-constexpr int tile_memory_bytes =
-    TileMemory<Groups, Buffers>::rest + static_cast<int>(sizeof(TileMemory<Groups, Buffers>));
+constexpr int tile_memory_bytes = TileMemory<Groups, Buffers>::rest +
+                                  static_cast<int>(sizeof(TileMemory<Groups, Buffers>));
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -186,8 +186,7 @@ __device__ inline void consume_tiles(const Work& work, TileMemory<Groups, Buffer
   float total[2] = {0, 0};
   Turn<Buffers> turn;
   const auto release = [&] {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.empty[turn.buffer]);
+    barrier_arrive(&shared.empty[turn.buffer]);
     turn.next();
   };
   barrier_wait(&shared.queries_full, 0);
@@ -255,7 +254,7 @@ __global__ void __launch_bounds__((Groups + 1) * 128, 1)
   if (thread == 0) {
     for (int i = 0; i < Buffers; ++i) {
       barrier_init(&shared.full[i], warpgroup_size + 1);
-      barrier_init(&shared.empty[i], Groups * 4);
+      barrier_init(&shared.empty[i], Groups * warpgroup_size);
     }
     barrier_init(&shared.queries_full, warpgroup_size);
     fence_barrier_init();

@@ -20,6 +20,7 @@ constexpr int oldest_major = 8;  // tensor cores with bf16, asynchronous copies
 
 constexpr std::size_t large_copy = std::size_t{1} << 20;
 constexpr std::size_t download_part = std::size_t{8} << 20;
+constexpr std::size_t upload_part = std::size_t{4} << 20;
 
 }  // namespace
 
@@ -86,10 +87,13 @@ MemoryState CudaBackend::memory_state() const {
   return {static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
 }
 
+// In parts: one is on its way while the next is copied to pinned memory, of which little is needed.
 void CudaBackend::upload(std::byte* to, std::span<const std::byte> from) {
-  if (from.empty()) return;
-  copy(staging_.begin(from.size()), from.data(), from.size());
-  staging_.send(to, from.size(), stream_);
+  for (std::size_t at = 0; at < from.size(); at += upload_part) {
+    const std::size_t bytes = std::min(upload_part, from.size() - at);
+    copy(staging_.begin(bytes), from.data() + at, bytes);
+    staging_.send(to + at, bytes, stream_);
+  }
 }
 
 void CudaBackend::upload(std::span<const Transfer> transfers, const std::function<void(std::int64_t)>& progress) {

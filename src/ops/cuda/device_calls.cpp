@@ -6,6 +6,13 @@
 
 namespace m3::ops::cuda {
 
+namespace {
+
+constexpr std::size_t small_slot = std::size_t{64} << 10;
+constexpr std::size_t large_slot = std::size_t{8} << 20;
+
+}  // namespace
+
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // the next call starts anew
@@ -46,7 +53,8 @@ std::byte* Staging::begin(std::size_t bytes) {
     check(cudaFreeHost(slot.data), "freeing pinned memory");
     slot.data = nullptr;
     slot.size = 0;
-    const std::size_t wanted = std::max<std::size_t>(bytes + bytes / 2, 65536);
+    // Pinning takes milliseconds, so a slot grows at most twice for what comes in parts.
+    const std::size_t wanted = bytes <= small_slot ? small_slot : std::max(bytes, large_slot);
     void* memory = nullptr;
     check(cudaMallocHost(&memory, wanted), "pinning memory of the host");
     slot.data = static_cast<std::byte*>(memory);

@@ -65,10 +65,8 @@ bool decode_takes_sm90(const MatmulArgs& args) {
       if (at_once < 1 || args.items / at_once + args.groups / multiprocessors() + 2 > nibble_phases) return false;
     }
   } else if (!few) {
-    // With half as many rows of W a block's other warps idle, and the plain kernel is as fast up to 32 rows of x.
-    if (!bf16 || activated || args.items > 63) return false;
-    const int most = some_rows * multiprocessors();
-    if (rows > most || (args.items > 16 && rows < most * 4 / 5)) return false;
+    // Rows of x come by tensor copies: none by a list.
+    if (!bf16 || args.items > some_items || (args.list != nullptr && args.x_by_list)) return false;
   } else if (nibbles) {
     if (args.items * (args.columns * 2 + 64) > nibble_x_bytes) return false;
   } else if (!bf16 && !activated && rows < 4 * 64 * multiprocessors()) {

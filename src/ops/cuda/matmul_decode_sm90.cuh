@@ -25,14 +25,50 @@ cudaError_t launch_nibbles(const MatmulArgs& args, cudaStream_t stream) {
   return launch(kernel, static_cast<unsigned>(multiprocessors()), Shape::threads, nibble_shared, stream, args);
 }
 
-template <class Shape>
-cudaError_t launch_some(const MatmulArgs& args, cudaStream_t stream) {
+template <int Rows, bool Activated>
+cudaError_t launch_some(SomeArgs& some, cudaStream_t stream) {
   static int allowed = 0;
-  const auto kernel = matmul_some_sm90<Shape>;
-  if (const auto error = allow_shared(kernel, Shape::shared_bytes, allowed); error != cudaSuccess) return error;
-  int rows = 0;
-  for (int part = 0; part < args.parts; ++part) rows += args.inline_parts[part].rows;
-  return launch(kernel, static_cast<unsigned>(multiprocessors()), 256, Shape::shared_bytes, stream, args, rows);
+  const auto kernel = matmul_some_sm90<Rows, Activated>;
+  if (const auto error = allow_shared(kernel, some_shared, allowed); error != cudaSuccess) return error;
+  const int stage_bytes = some_stage_bytes<Rows>(some.item_rows);
+  some.stages = std::min(some_most_stages, (some_shared - 1024) / stage_bytes);
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = some_cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(multiprocessors() / some_cluster * some_cluster));
+  config.blockDim = dim3(some_threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(some.stages * stage_bytes) + 1024;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, kernel, some);
+}
+
+template <bool Activated>
+cudaError_t matmul_some(const MatmulArgs& args, cudaStream_t stream) {
+  constexpr int unit_rows = Activated ? 16 : 8;
+  constexpr int most_rows = 96;
+  SomeArgs some;
+  some.args = args;
+  some.units = 0;
+  some.item_rows = (args.items + 15) / 16 * 16;
+  for (int part = 0; part < (Activated ? 1 : args.parts); ++part) some.units += (args.inline_parts[part].rows + 7) / 8;
+  if (!encode_tensor_map(some.x, args.x, 2, args.items, args.columns, args.x_stride * 2, some.item_rows / 2, 64, 128)) {
+    return cudaErrorInvalidValue;
+  }
+  const int blocks = multiprocessors() / some_cluster * some_cluster;
+  const int share = (some.units + blocks - 1) / blocks;
+  some.passes = (share * unit_rows + most_rows - 1) / most_rows;
+  const int rows = (share + some.passes - 1) / some.passes * unit_rows;
+  if (rows <= 32) return launch_some<32, Activated>(some, stream);
+  if (rows <= 48) return launch_some<48, Activated>(some, stream);
+  if (rows <= 64) return launch_some<64, Activated>(some, stream);
+  if (rows <= 80) return launch_some<80, Activated>(some, stream);
+  return launch_some<96, Activated>(some, stream);
 }
 
 // The fastest of what was measured on an H200.
@@ -44,11 +80,7 @@ cudaError_t matmul_decode_as(const MatmulArgs& args, cudaStream_t stream) {
   } else if constexpr (Format == WeightFormat::nvfp4) {
     return launch_nibbles<NibbleShape<Format, 12, 5>, Activated>(args, stream);
   } else if constexpr (Format == WeightFormat::bf16) {
-    if constexpr (!Activated) {
-      if (args.groups == 0 && args.items > 32) return launch_some<SomeShape<8, 5>>(args, stream);
-      if (args.groups == 0 && args.items > 16) return launch_some<SomeShape<4, 7>>(args, stream);
-      if (args.groups == 0 && args.items > 8) return launch_some<SomeShape<2, 4>>(args, stream);
-    }
+    if (args.groups == 0 && args.items > 8) return matmul_some<Activated>(args, stream);
     return launch_few<FewShape<Format, 3, 2>, Activated>(args, stream);
   } else {
     return launch_few<FewShape<Format, 2, 3>, Activated>(args, stream);

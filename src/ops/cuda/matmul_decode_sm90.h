@@ -7,13 +7,13 @@ namespace m3::ops::cuda {
 
 inline constexpr int few_items = 512;   // of groups, chosen by experts
 inline constexpr int few_groups = 256;  // at most
-inline constexpr int some_rows = 80;    // of W a multiprocessor, with 9 to 63 rows of x
+inline constexpr int some_items = 64;   // of one list, bf16
 
 // Of four-bit codes: what a block's shared memory is for, and how many parts or groups, some items of each at a time, one
 // block may meet.
 inline constexpr int nibble_shared = 216 << 10;
 inline constexpr int nibble_x_bytes = 80 << 10;
-inline constexpr int nibble_phases = 72;
+inline constexpr int nibble_phases = 96;
 
 // Whether the device is Hopper, few rows are asked for and the shapes fit. Parts are of one format.
 bool decode_takes_sm90(const MatmulArgs& args);

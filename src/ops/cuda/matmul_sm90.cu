@@ -5,9 +5,6 @@ namespace m3::ops::cuda {
 
 namespace {
 
-// Measured for 6144 -> 9856: 50 us for up to 64 items of bf16, where the decode kernel takes 47 for 32 and 70 for 64.
-constexpr int least_bf16_items = 33;
-
 bool scaled(WeightFormat format) {
   return format == WeightFormat::mxfp8 || format == WeightFormat::mxfp4 || format == WeightFormat::nvfp4;
 }
@@ -64,7 +61,7 @@ bool takes_wide(const MatmulArgs& args) {
     }
   }
   if (args.groups > 0 ? args.maps == nullptr || args.groups > wide_groups || args.items < wide_group_items * args.groups
-                      : args.items < (format == WeightFormat::bf16 ? least_bf16_items : wide_least_items)) {
+                      : args.items < wide_least_items + (format == WeightFormat::bf16 ? 1 : 0)) {
     return false;
   }
   if (args.store == Store::activated && (args.parts != 2 || args.inline_parts[0].rows != args.inline_parts[1].rows)) {

@@ -10,7 +10,7 @@ inline constexpr int wide_rows = 256;        // of W, a block of threads at a ti
 inline constexpr int wide_items = 152;       // at most, likewise
 inline constexpr int wide_groups = 128;      // at most
 inline constexpr int wide_least_items = 64;  // fewer, of one list, are left to the decode kernels
-inline constexpr int wide_group_items = 16;  // likewise, of a group on average
+inline constexpr int wide_group_items = 5;   // likewise, of a group on average
 
 // What a weight's values and scales are copied by.
 struct WeightMaps {

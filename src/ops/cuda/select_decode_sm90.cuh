@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   if (thread == 0) {
     for (int s = 0; s < Stages; ++s) {
       barrier_init(&full[s], 1);
-      barrier_init(&empty[s], 8);
+      barrier_init(&empty[s], 8 * warp_size);
     }
     fence_barrier_init();
   }
@@ -468,12 +468,10 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
             mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
             mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
           }
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&empty[stage]);
+          barrier_arrive(&empty[stage]);
           offer(s, 0);
         } else {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&empty[stage]);
+          barrier_arrive(&empty[stage]);
 #pragma unroll 2
           for (int t = 0; t < ColumnTiles; ++t) {
             if (t * 8 >= rows) break;

@@ -89,6 +89,11 @@ __device__ inline void store_word(std::uint32_t address, std::uint32_t value) {
 }
 __device__ inline void store_float(std::uint32_t address, float value) { store_word(address, __float_as_uint(value)); }
 
+// As copy_async_16.
+__device__ inline void copy_async_to(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
 // Barriers, as wgmma.cuh has them.
 __device__ inline void init_barrier(std::uint32_t barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -131,14 +131,14 @@ def one_task(random: Random, makers: list, mode: str):
     return body, expected, task
 
 
-def measure_skills(program: Program, names: list[str], cases: int, jobs: int, show: int) -> None:
+def measure_skills(program: Program, names: list[str], cases: int, jobs: int, show: int, seed: str) -> None:
     print("| skill | right | thinking mode obeyed | stopped by itself |\n|---|---|---|---|", flush=True)
     for name in names:
         if name == "thinking modes":
             makers, modes = MODE_MAKERS, ["enabled", "disabled", "adaptive"]
         else:
             makers, modes = SKILLS[name][0], [SKILLS[name][1]]
-        random = Random(f"measure {name}")
+        random = Random(f"{seed} {name}")
         drawn = [(*one_task(random, makers, mode), mode) for mode in modes for _ in range(cases)]
         with ThreadPoolExecutor(jobs) as pool:
             replies = list(pool.map(lambda case: program.reply(case[0]), drawn))
@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--books", type=Path, help="heldout.xz of pack_books.py, words.json beside it")
     parser.add_argument("--lengths", default="4096:200,8192:100,32768:40")
     parser.add_argument("--drop", action="store_true", help="also with the planted sentence's blocks dropped")
+    parser.add_argument("--seed", default="measure", help="of the skills' cases: another one to choose between checkpoints")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="so many wrong replies are printed")
     arguments = parser.parse_args()
@@ -218,7 +219,7 @@ def main() -> None:
         check_rendering(program, arguments.model, arguments.cases)
     if arguments.only in (None, "skills"):
         names = arguments.skill or [*SKILLS] + ["thinking modes"] * (not arguments.no_modes)
-        measure_skills(program, names, arguments.cases, arguments.jobs, arguments.show)
+        measure_skills(program, names, arguments.cases, arguments.jobs, arguments.show, arguments.seed)
     if arguments.only == "planted" or (arguments.only is None and arguments.books):
         lengths = dict(map(int, pair.split(":")) for pair in arguments.lengths.split(","))
         measure_planted(program, arguments.model, arguments.books, lengths, arguments.drop, arguments.jobs)

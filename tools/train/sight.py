@@ -43,9 +43,9 @@ TEXT_SHARE = 0.25  # of train.py's rates, for the text model at the start
 EMBEDDING_SIZE = 0.09  # root mean square of the text model's token embeddings, which features start with
 
 
-def answer_losses(hidden, head, targets, pictures, texts, soft, teacher_hidden, teacher_head):
-    """Mean cross-entropy over the tokens of each weight [tokens]: pictures and texts against the next token, soft
-    against the prediction of the model that training began with."""
+def answer_losses(hidden, head, targets, pictures, texts, soft, teacher_hidden, teacher_head, held):
+    """Mean cross-entropy over the tokens of each weight [tokens]: pictures and texts against the next token, soft and
+    the share `held` of texts against the prediction of the model that training began with."""
     logits = F.linear(hidden, head).float()
     total = logits.logsumexp(-1)
     right = total - logits.gather(-1, targets[:, None])[:, 0]
@@ -55,7 +55,7 @@ def answer_losses(hidden, head, targets, pictures, texts, soft, teacher_hidden, 
     def mean(loss, weights):
         return (loss * weights).sum() / weights.sum().clamp(min=1)
 
-    return mean(right, pictures), mean(right, texts), mean(after, soft)
+    return mean(right, pictures), mean(right.lerp(after, held), texts), mean(after, soft)
 
 
 class TowerOptimizer:
@@ -255,7 +255,7 @@ class SightTrainer(Trainer):
             before = self.first_model(ids, positions, plan, self.attend, True, None, None, self.dtype).hidden.detach()
             pictures, texts, soft = self.losses(
                 output.hidden, self.model.lm_head.weight, targets, sent["pictures"], sent["texts"], sent["soft"],
-                before, self.first_model.lm_head.weight.detach(),
+                before, self.first_model.lm_head.weight.detach(), self.arguments.held_texts,
             )  # fmt: skip
             lesson, right, way = self.teacher(features, taught, there)
         share = 0.0 if self.arguments.resume else 0.1 + 0.4 * (1 - progress)  # the teacher itself is not kept
@@ -288,7 +288,7 @@ class SightTrainer(Trainer):
         out = self.arguments.out
         new = self.arguments.units.parent / "saving"
         new.mkdir(parents=True, exist_ok=True)
-        export_checkpoint(self.model, new, True, self.tower)
+        export_checkpoint(self.model, new, not self.arguments.finished, self.tower)
         save_tokenizer(self.arguments.tokenizer, new, self.model.config.max_position_embeddings)
         (new / "chat_template.jinja").write_text((self.arguments.data / "chat_template.jinja").read_text())
         state = {"step": self.step, "tokens": self.tokens, "seconds": self.trained,
@@ -339,7 +339,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="tokenizer, template, books, words, sprites")
     parser.add_argument("--units", type=Path, required=True, help="where sight_units.py's workers write")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--start", type=Path, required=True, help="the text model: begun from, and what books are held to")
+    parser.add_argument("--start", type=Path, required=True, help="the text model: begun from, and what texts are held to")
     parser.add_argument("--resume", type=Path, help="an earlier --out to go on from")
     parser.add_argument("--from-progress", type=float, default=0.7, help="with --resume: where in the schedule to go on")
     parser.add_argument("--to-progress", type=float, default=1.0)
@@ -355,6 +355,8 @@ def main() -> None:
     parser.add_argument("--tower-rate", type=float, default=2e-3)
     parser.add_argument("--text-share", type=float, default=TEXT_SHARE, help="of the rates, for the text model")
     parser.add_argument("--text-weight", type=float, default=0.7, help="of the losses on texts beside that on pictures")
+    parser.add_argument("--held-texts", type=float, default=0.0, help="share of the other texts held to --start as books are")
+    parser.add_argument("--finished", action="store_true", help="leave out the low bits: no call goes on from it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cores", type=int, default=0)
     parser.add_argument("--no-text-evaluation", action="store_true")

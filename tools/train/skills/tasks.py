@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from .words import (
     ANIMALS, CLOTHES, COLOUR_OF, COLOURS, COUNTRIES, DAYS, FIRST_NAMES, FOODS, GENERAL, JOBS, LEGS, LIST_WORDS, NEXT_DAY,
-    NEXT_MONTH, OPPOSITES, PLACES, SOUNDS, SPOTS, THINGS, TOPICS, TOWNS, integer, invented_name, is_held_out, joined,
+    NEXT_MONTH, OPPOSITES, PLACES, SOUNDS, SPOTS, THINGS, TOPICS, TOWNS, general_word, integer, invented_name, is_held_out,
+    joined,
 )  # fmt: skip
 
 HELD = None  # separates the phrasings of training from those of the held-out sets
@@ -236,10 +237,10 @@ def list_items(random, held: bool) -> list[str]:
         return random.sample(LIST_WORDS.held + LIST_WORDS.train, count)
     if not GENERAL or random.random() < 0.25:
         return random.sample(LIST_WORDS.train, count)
-    words = random.sample(GENERAL, count)
+    words = [general_word(random) for _ in range(count)]
     if random.random() < 0.4:  # of all kinds, so that only copying helps
         words = [random.choice((word, word.capitalize(), invented_name(random, False), str(integer(random, 4)),
-                                f"{word} {random.choice(GENERAL)}", f"{word}_{integer(random, 2)}")) for word in words]  # fmt: skip
+                                f"{word} {general_word(random)}", f"{word}_{integer(random, 2)}")) for word in words]  # fmt: skip
     return words
 
 
@@ -329,7 +330,7 @@ def town(random, held: bool) -> str:
 def any_word(random, held: bool) -> str:
     if held or not GENERAL:
         return random.choice((THINGS, FOODS, ANIMALS)).draw(random, held)
-    return random.choice(GENERAL) if random.random() < 0.8 else invented_name(random, False).lower()
+    return general_word(random) if random.random() < 0.8 else invented_name(random, False).lower()
 
 
 def fact_values(random, held: bool, name: str) -> dict:
@@ -345,7 +346,7 @@ def fact_values(random, held: bool, name: str) -> dict:
 
 def passage(random, held: bool, filler: list[str] = ()) -> Task:
     """Two to seven facts about people; several people may share a kind of fact. One or two questions follow."""
-    people = list({person(random, held) for _ in range(random.randint(1, 5))})
+    people = list(dict.fromkeys(person(random, held) for _ in range(random.randint(1, 5))))
     kinds = random.sample(FACTS if held or random.random() < 0.6 else FACTS + [ANY_FACT] * 8, random.randint(1, 3))
     facts = {}
     for _ in range(random.randint(2, 7)):
@@ -422,8 +423,8 @@ def pair_value(random, held: bool, key: str):
     if random.random() < 0.3:
         return invented_name(random, held)
     if not held and GENERAL and random.random() < 0.5:
-        word = random.choice(GENERAL)
-        return random.choice((word, word, word.capitalize(), f"{word} {random.choice(GENERAL)}"))
+        word = general_word(random)
+        return random.choice((word, word, word.capitalize(), f"{word} {general_word(random)}"))
     return random.choice((THINGS, TOWNS, FIRST_NAMES, COLOURS, FOODS)).draw(random, held)
 
 
@@ -445,7 +446,7 @@ def json_reply(random, held: bool) -> Task:
     elif what < 0.8:
         keys = random.sample(PAIR_KEYS, random.randint(1, 4))
         if not held and GENERAL:
-            keys = list(dict.fromkeys(key if random.random() < 0.4 else random.choice(GENERAL) for key in keys))
+            keys = list(dict.fromkeys(key if random.random() < 0.4 else general_word(random) for key in keys))
         if held:
             keys = list(dict.fromkeys([random.choice(HELD_PAIR_KEYS)] + keys[1:]))
         value = {key: pair_value(random, held, key) for key in keys}

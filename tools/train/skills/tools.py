@@ -4,7 +4,8 @@ import json
 
 from .tasks import HELD, Task, addition, exchange, lookup, passage, phrase, subtraction, talk, town, varied
 from .words import (
-    COLOURS, DAYS, FIRST_NAMES, FOODS, GENERAL, PLACES, THINGS, TOWNS, Lexicon, integer, invented_name, joined,
+    COLOURS, DAYS, FIRST_NAMES, FOODS, GENERAL, PLACES, THINGS, TOWNS, Lexicon, general_word, integer, invented_name,
+    joined,
 )  # fmt: skip
 
 VERBS = Lexicon(
@@ -42,7 +43,7 @@ def any_word(random, held: bool) -> str:
     if what < 0.35:
         return invented_name(random, held)
     if not held and GENERAL and what < 0.6:
-        return random.choice(GENERAL)
+        return general_word(random)
     return random.choice((TOWNS, FIRST_NAMES, THINGS, FOODS, PLACES, COLOURS)).draw(random, held)
 
 
@@ -74,8 +75,8 @@ class Parameter:
             self.name = random.choice(keys)
             values = random.sample(ENUM_KEYS[self.name], len(ENUM_KEYS[self.name]))
             if not held and GENERAL and random.random() < 0.6:
-                self.name = random.choice((self.name, random.choice(GENERAL)))
-                values = random.sample(GENERAL, random.randint(2, 4))
+                self.name = random.choice((self.name, general_word(random)))
+                values = list(dict.fromkeys(general_word(random) for _ in range(random.randint(2, 4))))
             self.schema = {"type": "string", "enum": values}
             self.value = random.choice(values)
         else:
@@ -206,7 +207,7 @@ def known_tool(random, held: bool) -> tuple[dict, str, dict]:
     elif what == 3:
         units = random.sample(("euro", "dollar", "pound", "yen", "franc"), 2)
         if not held and GENERAL and random.random() < 0.4:
-            units = random.sample(GENERAL, 2)
+            units = [general_word(random), general_word(random)]
         properties = {"amount": typed("number"), "from": typed("string"), "to": typed("string")}
         tool = function("convert", "Convert money.", properties, list(properties))
         value = decimal(random) if random.random() < 0.4 else integer(random, 4)
@@ -284,7 +285,8 @@ def result(random, held: bool) -> tuple[str, str]:
         return form.format(r=reason), f"The tool failed: {reason}."
     if what < 0.3:
         return random.choice(("ok", "OK", '{"status": "ok"}', "done", '{"ok": true}', "success")), "Done."
-    keys = list({RESULT_KEYS.draw(random, held and i == 0) for i in range(random.choice((1, 1, 2, 3)))})
+    drawn = [RESULT_KEYS.draw(random, held and i == 0) for i in range(random.choice((1, 1, 2, 3)))]
+    keys = list(dict.fromkeys(drawn))  # in the order drawn: a set's would change from run to run
     values = {}
     for key in keys:
         kind = random.random()

@@ -22,6 +22,18 @@ def use_words(words: list[str]) -> None:
     GENERAL[:] = [word for word in words if not is_held_out(word)]
 
 
+def general_word(random) -> str:
+    """A common word; in four of ten cases the beginning of one with the end of another, which no model knows by heart
+    and can only copy token by token."""
+    word = random.choice(GENERAL)
+    if random.random() < 0.4:
+        other = random.choice(GENERAL)
+        made = word[: random.randint(1, len(word) - 1)] + other[random.randint(1, len(other) - 1) :]
+        if len(made) <= 12 and not is_held_out(made) and not is_held_out(made.capitalize()):
+            return made
+    return word
+
+
 class Lexicon:
     """A list of which one word in ten or so is kept for the held-out sets (at least one).
 
@@ -36,7 +48,7 @@ class Lexicon:
 
     def draw(self, random, held: bool) -> str:
         if not held and GENERAL and random.random() < self.general:
-            word = random.choice(GENERAL)
+            word = general_word(random)
             return word.capitalize() if self.train[0][0].isupper() else word
         return random.choice(self.held if held else self.train)
 

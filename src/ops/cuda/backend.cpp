@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "src/base/error.h"
@@ -21,6 +22,8 @@ constexpr int oldest_major = 8;  // tensor cores with bf16, asynchronous copies
 constexpr std::size_t large_copy = std::size_t{1} << 20;
 constexpr std::size_t download_part = std::size_t{8} << 20;
 constexpr std::size_t upload_part = std::size_t{4} << 20;
+
+std::atomic<bool> one_meets = false;
 
 }  // namespace
 
@@ -57,10 +60,12 @@ CudaBackend::CudaBackend(const BackendOptions& options, ThreadPool& pool)
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? lowest : highest),
         "creating a stream");
   check(cudaEventCreateWithFlags(&sampled_event_, cudaEventDisableTiming), "creating an event");
+  meets_ = !options.background && !one_meets.exchange(true);
 }
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
+  if (meets_) one_meets = false;
   drop_recordings();
   cudaFreeHost(results_);
   cudaEventDestroy(sampled_event_);

@@ -147,6 +147,8 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   std::string device_name_;
   bool deterministic_ = false;
+  bool meets_ =
+      false;  // this process's one backend whose kernels may wait for each other on the grid (experts_sm90.cuh)
   Limits limits_;
   std::span<std::byte> scratch_;
   std::int32_t* sampled_ = nullptr;  // [logits_rows]

@@ -41,8 +41,8 @@ struct ExpertsPhase {
 // Blocks spin here until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams (the
 // vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel behind
 // begins only once all blocks here have let it. Two kernels that meet so, on two streams of a device, could each hold what
-// the other waits for: a device has one stream that runs experts. Nobody else may use the counters while one runs, nor
-// leave them other than zero: too high, and blocks wait for ever.
+// the other waits for: one backend of a process launches this (CudaBackend::meets_), others take other kernels. Nobody
+// else may use the counters while one runs, nor leave them other than zero: too high, and blocks wait for ever.
 __device__ inline void meet(unsigned* counters, unsigned blocks) {
   __threadfence();
   atomicAdd(counters, 1u);

@@ -10,9 +10,9 @@ inline constexpr int experts_hidden = 6144;  // at most; half of it between the 
 inline constexpr int experts_items = 1024;   // at most, chosen by experts
 // Up to how many tokens it is the fastest. On an H200, 4 of 128 experts of 6144 x 3072 a token, microseconds:
 //   tokens        1     8    32    64   128   256   others at 128   at 256
-//   mxfp4      47.4   246   711   955  1822  2262            -      2640
-//   nvfp4      50.4   281   786  1069  2191  2590            -         -
-//   mxfp8      69.4   470  1302  1887  2884  3494         2379         -
+//   mxfp4      46.5   236   699   949  1673  2081            -      2640
+//   nvfp4      49.0   270   766  1035  1964  2333            -         -
+//   mxfp8      68.9   440  1188  1712  2884  3494         2454      3328
 inline constexpr int experts_tokens = 256;
 inline constexpr int experts_tokens_mxfp8 = 64;
 

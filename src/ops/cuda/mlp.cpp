@@ -466,7 +466,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       at_once.limit = activation.limit;
       at_once.beta = activation.beta;
       at_once.counters = counters_;
-      if (!deterministic_ && kind.gate_up != nullptr && takes_at_once(at_once, kind.shape)) {
+      if (meets_ && !deterministic_ && kind.gate_up != nullptr && takes_at_once(at_once, kind.shape)) {
         if (shared_decode) gate_and_up(of_shared, alone);
         at_once.old_routing = shared_decode;
         check(launch_experts_sm90(at_once, stream_), "experts");

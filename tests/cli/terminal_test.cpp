@@ -18,8 +18,6 @@ namespace m3::cli {
 namespace {
 
 using test::TemporaryDirectory;
-using testing::HasSubstr;
-using testing::Not;
 
 const std::string model = std::string(M3_MODELS) + "/m3-tiny-chat";
 

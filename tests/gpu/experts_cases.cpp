@@ -1,4 +1,6 @@
 // route, experts and mlp.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -211,7 +213,7 @@ void test_counts(Rig& rig, Results& results, WeightFormat format, const Run& run
         const std::vector<float> again = each->values();
         results.add_exact("experts", "repeated",
                           std::memcmp(again.data(), first.data(), first.size() * sizeof(float)) == 0,
-                          name + " " + what + ", pass " + std::to_string(pass));
+                          fmt::format("{} {}, pass {}", name, what, pass));
       }
     }
   }

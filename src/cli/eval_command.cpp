@@ -38,8 +38,8 @@ void run(const EvalOptions& options) {
 
   engine::LoadedModelOptions load = engine::loaded_model_options(engine);
   load.max_model_len = engine.max_model_len > 0 ? engine.max_model_len : options.window;
-  load.max_batched_tokens =
-      std::min(engine.max_num_batched_tokens > 0 ? engine.max_num_batched_tokens : 512, options.window);
+  load.max_batched_tokens = std::min(
+      engine.max_num_batched_tokens > 0 ? engine.max_num_batched_tokens : engine::host_batched_tokens, options.window);
   load.max_logits_rows = load.max_batched_tokens;
   if (load.max_model_len < options.window)
     fail_usage("--window {} is longer than --max-model-len {}", options.window, load.max_model_len);

@@ -145,7 +145,7 @@ void run(const CLI::App& command, const TraceCommand& options) {
   const auto needed = static_cast<std::int64_t>(trace.token_ids.size()) + trace.greedy;
   load.max_model_len = engine.max_model_len > 0 ? engine.max_model_len : std::max<std::int64_t>(needed, 1);
   const std::int64_t asked = options.chunk > 0 ? options.chunk : engine.max_num_batched_tokens;
-  const std::int64_t chunk = asked > 0 ? asked : 512;
+  const std::int64_t chunk = asked > 0 ? asked : engine::host_batched_tokens;
   load.max_batched_tokens = std::clamp<std::int64_t>(chunk, 1, std::max<std::int64_t>(needed, 1));
   load.max_logits_rows = std::min(load.max_batched_tokens,
                                   static_cast<std::int64_t>(std::max<std::size_t>(trace.positions.size(), 1)) + 1);

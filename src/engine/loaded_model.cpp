@@ -50,7 +50,7 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
 }
 
 std::int64_t default_batched_tokens(const ops::Backend& backend) {
-  if (backend.has_host_memory()) return 512;
+  if (backend.has_host_memory()) return host_batched_tokens;
   return backend.memory_state().total_bytes < std::int64_t{64} << 30 ? 2048 : 8192;
 }
 

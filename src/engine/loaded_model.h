@@ -25,6 +25,7 @@ namespace m3::engine {
 class Profile;
 
 // Tokens of one pass where nobody says: a GPU's experts pay off with thousands.
+inline constexpr std::int64_t host_batched_tokens = 512;
 std::int64_t default_batched_tokens(const ops::Backend& backend);
 
 struct LoadedModelOptions {
@@ -34,9 +35,9 @@ struct LoadedModelOptions {
   bool record_passes = true;    // on a device
   ops::Numerics numerics = ops::Numerics::bf16;
   int threads = 0;
-  std::int64_t max_model_len = 0;         // 0: what fits
-  std::int64_t cache_bytes = 0;           // all of it becomes pages; 0: what max_model_len needs
-  std::int64_t max_batched_tokens = 512;  // 0: by the backend, see default_batched_tokens
+  std::int64_t max_model_len = 0;                         // 0: what fits
+  std::int64_t cache_bytes = 0;                           // all of it becomes pages; 0: what max_model_len needs
+  std::int64_t max_batched_tokens = host_batched_tokens;  // 0: by the backend, see default_batched_tokens
   std::int64_t max_sequences = 1;
   std::int64_t max_logits_rows = 1;
   std::int64_t full_contexts = 1;          // sequences that may reach max_model_len at the same time

@@ -373,20 +373,10 @@ cudaError_t launch_decode(const AttendArgs& args, int ranks, unsigned* counters,
     if (error != cudaSuccess) return error;
   }
   if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(ranks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(args.kv_heads),
-                        static_cast<unsigned>(args.batch.tokens));
-  config.blockDim = dim3(decode_threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = ranks > 1 && counters == nullptr ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, args, counters);
+  const auto blocks = static_cast<unsigned>(ranks);
+  const dim3 grid(blocks, static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(args.batch.tokens));
+  const ClusterLaunch clusters(counters == nullptr ? blocks : 1, grid, decode_threads, bytes, stream);
+  return cudaLaunchKernelEx(&clusters.config, kernel, args, counters);
 }
 
 // Blocks of one to a multiprocessor, of which few fit a cluster, or of two.

@@ -147,8 +147,8 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   std::string device_name_;
   bool deterministic_ = false;
-  bool meets_ =
-      false;  // this process's one backend whose kernels may wait for each other on the grid (experts_sm90.cuh)
+  // The one backend of a process whose kernels may wait for their own blocks on the grid (experts_sm90.cuh).
+  bool meets_ = false;
   Limits limits_;
   std::span<std::byte> scratch_;
   std::int32_t* sampled_ = nullptr;  // [logits_rows]

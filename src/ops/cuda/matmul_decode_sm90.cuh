@@ -32,20 +32,9 @@ cudaError_t launch_some(SomeArgs& some, cudaStream_t stream) {
   if (const auto error = allow_shared(kernel, some_shared, allowed); error != cudaSuccess) return error;
   const int stage_bytes = some_stage_bytes<Rows>(some.item_rows);
   some.stages = std::min(some_most_stages, (some_shared - 1024) / stage_bytes);
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = some_cluster;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(multiprocessors() / some_cluster * some_cluster));
-  config.blockDim = dim3(some_threads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(some.stages * stage_bytes) + 1024;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, some);
+  const ClusterLaunch clusters(some_cluster, static_cast<unsigned>(multiprocessors() / some_cluster * some_cluster),
+                               some_threads, static_cast<std::size_t>(some.stages * stage_bytes) + 1024, stream);
+  return cudaLaunchKernelEx(&clusters.config, kernel, some);
 }
 
 template <bool Activated>

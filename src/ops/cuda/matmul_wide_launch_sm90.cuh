@@ -57,27 +57,16 @@ cudaError_t launch_wide(const WideArgs& wide, int units, cudaStream_t stream) {
   static int allowed = 0;
   static_assert(Layout::bytes <= 232448);
   if (const cudaError_t error = allow_shared(Kernel, Layout::bytes, allowed); error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = wide_cluster;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(wide_cluster);
-  config.blockDim = dim3(wide_threads);
-  config.dynamicSmemBytes = Layout::bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
+  ClusterLaunch clusters(wide_cluster, wide_cluster, wide_threads, Layout::bytes, stream);
   // Clusters stay: more than run at a time would take their turns afterwards.
   static const int most = [&] {
     int count = 0;
-    return cudaOccupancyMaxActiveClusters(&count, Kernel, &config) == cudaSuccess && count > 0 ? count
-                                                                                               : 132 / wide_cluster;
+    return cudaOccupancyMaxActiveClusters(&count, Kernel, &clusters.config) == cudaSuccess && count > 0
+               ? count
+               : 132 / wide_cluster;
   }();
-  config.gridDim = dim3(static_cast<unsigned>((units < most ? units : most) * wide_cluster));
-  return cudaLaunchKernelEx(&config, Kernel, wide);
+  clusters.config.gridDim = dim3(static_cast<unsigned>((units < most ? units : most) * wide_cluster));
+  return cudaLaunchKernelEx(&clusters.config, Kernel, wide);
 }
 
 }  // namespace m3::ops::cuda

@@ -358,20 +358,9 @@ cudaError_t launch_sample_sm90(const float* logits, std::int64_t stride, int voc
   const int slice = slice_of(vocab);
   const cudaError_t error = allow_shared(sample_row_sm90, slice * 4, allowed);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster_size;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(count) * cluster_size);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(slice) * 4;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, sample_row_sm90, logits, stride, vocab, rows, counts, ids, finite, slice);
+  const ClusterLaunch clusters(cluster_size, static_cast<unsigned>(count) * cluster_size, threads,
+                               static_cast<std::size_t>(slice) * 4, stream);
+  return cudaLaunchKernelEx(&clusters.config, sample_row_sm90, logits, stride, vocab, rows, counts, ids, finite, slice);
 }
 
 }  // namespace m3::ops::cuda

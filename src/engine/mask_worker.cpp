@@ -44,7 +44,7 @@ void MaskWorker::loop() {
       error = std::current_exception();
     }
     lock.lock();
-    error_ = error;
+    error_ = std::move(error);
     busy_ = false;
     changed_.notify_all();
   }

@@ -251,7 +251,7 @@ std::vector<Prepared> MediaLoader::load_now(std::vector<Reference> references, c
     cancel(job);
     lock.lock();
   }
-  if (problem) std::rethrow_exception(problem);
+  if (problem) std::rethrow_exception(std::move(problem));
   return prepared;
 }
 
@@ -261,6 +261,7 @@ bool MediaLoader::needless(const Job& job, std::size_t i) const {
 
 void MediaLoader::run(const std::shared_ptr<Job>& job, std::size_t i, const std::function<bool()>& step) {
   bool is_through = true;
+  std::exception_ptr problem;
   try {
     if (!needless(*job, i)) {
       try {
@@ -270,8 +271,10 @@ void MediaLoader::run(const std::shared_ptr<Job>& job, std::size_t i, const std:
       }
     }
   } catch (...) {
-    return fail_at(job, i, std::current_exception());
+    problem = std::current_exception();
   }
+  // Outside of the handler, which holds it too.
+  if (problem) return fail_at(job, i, std::move(problem));
   if (is_through) through(job, 1);
 }
 
@@ -285,10 +288,10 @@ void MediaLoader::through(const std::shared_ptr<Job>& job, std::size_t count) {
 }
 
 // Pictures before it go on: the first that fails is the same whatever the threads do.
-void MediaLoader::fail_at(const std::shared_ptr<Job>& job, std::size_t i, const std::exception_ptr& problem) {
+void MediaLoader::fail_at(const std::shared_ptr<Job>& job, std::size_t i, std::exception_ptr problem) {
   {
     const std::lock_guard lock(mutex_);
-    job->problems_[i] = problem;
+    job->problems_[i] = std::move(problem);
     if (i < job->failed_at_) job->failed_at_ = i;
   }
   drop(job, i + 1);
@@ -311,13 +314,16 @@ void MediaLoader::finish(const std::shared_ptr<Job>& job) {
     job->done_ = nullptr;
   }
   std::exception_ptr problem;
-  for (const std::exception_ptr& one : job->problems_) {
-    if (one && !problem) problem = one;
+  for (std::exception_ptr& one : job->problems_) {
+    if (one && !problem) problem = std::move(one);
   }
+  job->problems_.clear();
   if (job->cancelled_ || (problem == nullptr && stopping_)) {
     problem = std::make_exception_ptr(Error(ErrorKind::internal, "the request was cancelled"));
   }
-  if (!stopping_) done(problem ? std::vector<Prepared>() : std::move(job->prepared_), problem);
+  if (stopping_) return;
+  auto prepared = problem ? std::vector<Prepared>() : std::move(job->prepared_);
+  done(std::move(prepared), std::move(problem));
 }
 
 void MediaLoader::post_source(const std::shared_ptr<Job>& job, std::size_t i) {
@@ -353,7 +359,7 @@ void MediaLoader::post_decode(const std::shared_ptr<Job>& job, std::size_t i, co
       const std::lock_guard lock(mutex_);
       if (--job->decoding_ == 0) --decoding_jobs_;
     }
-    if (problem) std::rethrow_exception(problem);
+    if (problem) std::rethrow_exception(std::move(problem));
     if (is_through) {
       *source = {};  // before done() hears of it
     } else {

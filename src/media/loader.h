@@ -101,7 +101,8 @@ class MediaLoader {
   // One step of a picture, with what it throws as its problem. True from `step`: the picture is through.
   void run(const std::shared_ptr<Job>& job, std::size_t i, const std::function<bool()>& step);
   void through(const std::shared_ptr<Job>& job, std::size_t count);
-  void fail_at(const std::shared_ptr<Job>& job, std::size_t i, const std::exception_ptr& problem);
+  // Whoever hears of a problem holds it alone: a thread that let go of it later would race with its reader.
+  void fail_at(const std::shared_ptr<Job>& job, std::size_t i, std::exception_ptr problem);
   void drop(const std::shared_ptr<Job>& job, std::size_t from);
   void finish(const std::shared_ptr<Job>& job);
   // Nobody needs the picture any more: the job was cancelled, or one before it failed.

@@ -102,7 +102,7 @@ void Server::load(const Loader& loader) {
   }
   if (problem) {
     const std::lock_guard lock(mutex_);
-    load_error_ = problem;
+    load_error_ = std::move(problem);  // this thread lets go of it
     auto expected = State::loading;
     state_.compare_exchange_strong(expected, State::failed);
   }

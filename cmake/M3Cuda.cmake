@@ -8,6 +8,14 @@ endif()
 # Machine code for each of these; `make cuda-all` takes all that the kernels are written for.
 set(M3_CUDA_ARCHITECTURES "90a-real;80-real" CACHE STRING "GPUs to build for")
 
+# PTX of 8.x would run on newer GPUs too, whose launches overlap, without the waits that belong to these.
+foreach(architecture IN LISTS M3_CUDA_ARCHITECTURES)
+  if(architecture MATCHES "^([78][0-9])(-virtual)?$")
+    message(FATAL_ERROR "M3_CUDA_ARCHITECTURES has ${architecture}; write ${CMAKE_MATCH_1}-real: of GPUs before 9.0 only "
+                        "machine code can be built")
+  endif()
+endforeach()
+
 set(M3_CUDA_BUILT OFF)
 if(NOT M3_CUDA STREQUAL "OFF")
   find_program(M3_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)

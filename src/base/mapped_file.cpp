@@ -38,6 +38,7 @@ class Descriptor {
 struct Mapping {
   std::size_t size;
   int descriptor;
+  std::filesystem::path path;
 };
 std::mutex mappings_mutex;
 std::map<const void*, Mapping>& mappings() {
@@ -62,7 +63,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
     fail_resource("cannot map {} ({} bytes): {}", path.string(), size_, std::strerror(errno));
   }
   const std::lock_guard lock(mappings_mutex);
-  mappings()[data_] = {size_, file.get()};
+  mappings()[data_] = {size_, file.get(), path_};
   descriptor_ = file.release();
 }
 
@@ -93,6 +94,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 bool read_mapped(std::span<const std::byte> mapped, std::byte* to) {
   int descriptor = -1;
   off_t offset = 0;
+  std::filesystem::path path;
   {
     const std::lock_guard lock(mappings_mutex);
     auto after = mappings().upper_bound(mapped.data());
@@ -101,11 +103,14 @@ bool read_mapped(std::span<const std::byte> mapped, std::byte* to) {
     offset = mapped.data() - static_cast<const std::byte*>(start);
     if (static_cast<std::size_t>(offset) + mapped.size() > mapping.size) return false;
     descriptor = mapping.descriptor;
+    path = mapping.path;
   }
   for (std::size_t done = 0; done < mapped.size();) {
     const ssize_t count = ::pread(descriptor, to + done, mapped.size() - done, offset + static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
+    // Whoever read the mapping instead would be ended by a signal.
+    if (count < 0) fail_resource("cannot read {}: {}", path.string(), std::strerror(errno));
+    if (count == 0) fail_resource("{} became shorter while it was read", path.string());
     done += static_cast<std::size_t>(count);
   }
   return true;

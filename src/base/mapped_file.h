@@ -34,7 +34,8 @@ class MappedFile {
 };
 
 // Copies bytes that a live MappedFile holds by reading its file: half as long again as fast as through the mapping, whose
-// pages each have to be entered into a table. False: no MappedFile holds them all, or the file cannot be read there.
+// pages each have to be entered into a table. False: no MappedFile holds them all. Errors: (resource) the file cannot be
+// read there, or has become shorter.
 bool read_mapped(std::span<const std::byte> mapped, std::byte* to);
 
 // The whole file as text. `limit` bounds its size in bytes; a larger file is an error that names both.

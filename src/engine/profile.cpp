@@ -89,6 +89,12 @@ class ProfiledBackend final : public ops::Backend {
     marked_.clear();
     marking_ = false;
   }
+  void drop_pass() override {
+    backend_->drop_pass();
+    if (marking_) backend_->take_marks();
+    marked_.clear();
+    marking_ = false;
+  }
   std::int64_t workspace_bytes(const ops::Limits& limits) const override { return backend_->workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) override {
     backend_->bind_workspace(workspace, limits);

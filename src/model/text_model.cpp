@@ -201,7 +201,12 @@ void TextModel::forward(const ops::Batch& batch, const kv::PagePool& pages, std:
       upload_.upload(*backend_, batch, logits_rows, options.repeatable && !seen && options.dropped_blocks.empty());
   // Token ids below 0 refer to `previous`: with and without are two passes.
   const std::uint64_t key = up.key == 0 || previous == nullptr ? up.key : up.key | std::uint64_t{1} << 62;
-  if (!backend_->begin_pass(key)) run(up.batch, pages, up.logits_rows, logits, previous, taps, options);
+  try {
+    if (!backend_->begin_pass(key)) run(up.batch, pages, up.logits_rows, logits, previous, taps, options);
+  } catch (...) {
+    backend_->drop_pass();
+    throw;
+  }
   backend_->end_pass();
 }
 

@@ -241,9 +241,10 @@ class Backend {
   // A pass: the operations between begin_pass and end_pass. Passes of the same key, which is not 0, have the same
   // operands but for the content of memory (same addresses, shapes and arguments) as long as the workspace stays bound,
   // so that a backend may record one and play it again. True: it has just been played, and the caller leaves its
-  // operations out. end_pass follows in either case.
+  // operations out. end_pass follows in either case; drop_pass where an operation between them has failed.
   virtual bool begin_pass(std::uint64_t key) = 0;
   virtual void end_pass() = 0;
+  virtual void drop_pass() = 0;
 
   // Time by operation (m3 bench --profile): begin_marks notes the time on the device, and so does mark behind the
   // operations called so far; take_marks waits, and returns the seconds from each to the next. False: the backend notes

@@ -62,6 +62,21 @@ TEST_F(MappedFiles, ReadsWhatIsMappedFromTheFile) {
   EXPECT_FALSE(read_mapped({gone, 4}, got.data()));
 }
 
+TEST_F(MappedFiles, NamesAFileThatBecameShorter) {
+  const auto path = write("cut", "0123456789");
+  const MappedFile file(path);
+  std::filesystem::resize_file(path, 6);
+  std::array<std::byte, 10> got{};
+  ASSERT_TRUE(read_mapped(file.bytes().first(6), got.data()));
+  try {
+    read_mapped(file.bytes(), got.data());
+    ADD_FAILURE() << "read past the end";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::resource);
+    EXPECT_EQ(std::string(error.what()), path.string() + " became shorter while it was read");
+  }
+}
+
 TEST_F(MappedFiles, NamesWhatCannotBeMapped) {
   for (const auto& path : {directory.path() / "absent", directory.path()}) {
     try {

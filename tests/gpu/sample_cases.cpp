@@ -121,6 +121,56 @@ void test_passes(Rig& rig, Results& results) {
   rig.clear(results, "passes");
 }
 
+// More of them than are kept, and one that was given up while it was recorded.
+void test_many_passes(Rig& rig, Results& results) {
+  Random random(5);
+  ops::Limits limits;
+  limits.tokens = limits.sequences = limits.logits_rows = 1;
+  limits.hidden = 320;
+  limits.vocab = 64;
+  limits.widest_linear = 32;
+  rig.bind(limits);
+  const Weight weight(random, WeightFormat::bf16, 32, 320, true);
+  const WeightMatrix placed = rig.place(weight.view);
+  const std::vector<float> x = integer_values(random, 320, 3);
+  DeviceMatrix input(rig, DType::bf16, 1, 320, x), out(rig, DType::bf16, 1, 32);
+  Matrix input1(DType::f32, 1, 320, x), expected(DType::f32, 1, 32);
+  judge(limits).linear(input1.view(), {&weight.view, 1}, expected.view());
+  const std::vector<std::byte> nothing(32 * 2, std::byte{0xff});
+  const auto pass = [&](std::uint64_t key) {
+    rig->upload(out.view().data, nothing);
+    const bool played = rig->begin_pass(key);
+    if (!played) rig->linear(input.view(), {&placed, 1}, out.view());
+    rig->end_pass();
+    return played;
+  };
+  const auto is_right = [&] { return out.values() == expected.values(); };
+
+  int wrong = 0, played = 0;
+  constexpr std::uint64_t keys = 700;
+  for (std::uint64_t key = 1; key <= keys; ++key) {
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      if (pass(key)) ++played;
+      if (!is_right()) ++wrong;
+    }
+  }
+  results.add_exact("passes", "many", wrong == 0, std::to_string(wrong) + " wrong");
+  results.add_exact("passes", "many", played == keys, std::to_string(played) + " played");
+  results.add_exact("passes", "many", pass(keys), "the last is kept");
+  results.add_exact("passes", "many", !pass(1) && is_right(), "the first is not");
+
+  pass(1000);
+  rig->begin_pass(1000);
+  rig->linear(input.view(), {&placed, 1}, out.view());
+  rig->drop_pass();
+  pass(2000);
+  results.add_exact("passes", "dropped", is_right(), "another pass");
+  pass(1000);
+  results.add_exact("passes", "dropped", is_right(), "recorded again");
+  results.add_exact("passes", "dropped", pass(1000) && is_right(), "played");
+  rig.clear(results, "passes");
+}
+
 }  // namespace
 
 void test_sample(Rig& rig, Results& results, const Options& options) {
@@ -129,6 +179,7 @@ void test_sample(Rig& rig, Results& results, const Options& options) {
   test_draws(rig, results, 512, 40, "broken");
   if (!options.quick) test_draws(rig, results, 200064, 40, "plain");
   test_passes(rig, results);
+  test_many_passes(rig, results);
 }
 
 }  // namespace m3::test::gpu

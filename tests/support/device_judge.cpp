@@ -150,6 +150,11 @@ bool DeviceJudge::begin_pass(std::uint64_t key) {
 
 void DeviceJudge::end_pass() { recording_ = nullptr; }
 
+void DeviceJudge::drop_pass() {
+  std::erase_if(passes_, [this](const auto& pass) { return &pass.second == recording_; });
+  recording_ = nullptr;
+}
+
 bool DeviceJudge::begin_marks() {
   marks_ = 0;
   return counts_->marks;

@@ -47,6 +47,7 @@ class DeviceJudge final : public ops::Backend {
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override;
   bool begin_pass(std::uint64_t key) override;
   void end_pass() override;
+  void drop_pass() override;
   bool begin_marks() override;
   void mark() override { ++marks_; }
   std::vector<double> take_marks() override;

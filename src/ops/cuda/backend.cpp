@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/base/memory_size.h"
@@ -22,6 +24,10 @@ constexpr int oldest_major = 8;  // tensor cores with bf16, asynchronous copies
 constexpr std::size_t large_copy = std::size_t{1} << 20;
 constexpr std::size_t download_part = std::size_t{8} << 20;
 constexpr std::size_t upload_part = std::size_t{4} << 20;
+
+// Graphs kept for passes: a server's batch sizes with their steps of context lengths are some hundred; each graph holds
+// some 650 launches.
+constexpr std::size_t most_graphs = 256;
 
 std::atomic<bool> one_meets = false;
 
@@ -60,10 +66,15 @@ CudaBackend::CudaBackend(const BackendOptions& options, ThreadPool& pool)
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? lowest : highest),
         "creating a stream");
   check(cudaEventCreateWithFlags(&sampled_event_, cudaEventDisableTiming), "creating an event");
-  meets_ = !options.background && !one_meets.exchange(true);
+  // Processes that share the GPU at the same time (MPS) could hold each other's multiprocessors for ever.
+  int device = 0, shared = 0;
+  check(cudaGetDevice(&device), "asking for the GPU in use");
+  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMpsEnabled, device), "asking whether the GPU is shared");
+  meets_ = !options.background && shared == 0 && !one_meets.exchange(true);
 }
 
 CudaBackend::~CudaBackend() {
+  drop_pass();
   cudaStreamSynchronize(stream_);
   if (meets_) one_meets = false;
   drop_recordings();
@@ -158,6 +169,7 @@ bool CudaBackend::begin_pass(std::uint64_t key) {
   if (key == 0) return false;
   Recording& recording = recordings_[key];
   if (recording.graph != nullptr) {
+    recording.played = ++plays_;
     check(cudaGraphLaunch(recording.graph, stream_), "playing a pass again");
     return true;
   }
@@ -169,14 +181,41 @@ bool CudaBackend::begin_pass(std::uint64_t key) {
 
 void CudaBackend::end_pass() {
   if (recording_ == 0) return;
+  const std::uint64_t key = std::exchange(recording_, 0);
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream_, &graph), "recording a pass");
-  Recording& recording = recordings_[recording_];
-  recording_ = 0;
-  const cudaError_t error = cudaGraphInstantiate(&recording.graph, graph, 0);
+  if (std::ranges::count_if(recordings_, [](const auto& one) { return one.second.graph != nullptr; }) >= most_graphs) {
+    drop_oldest();
+  }
+  cudaGraphExec_t playable = nullptr;
+  cudaError_t error = cudaGraphInstantiate(&playable, graph, 0);
+  if (error == cudaErrorMemoryAllocation) {  // what the others hold may be enough for this one
+    cudaGetLastError();
+    cudaStreamSynchronize(stream_);
+    drop_recordings();
+    error = cudaGraphInstantiate(&playable, graph, 0);
+  }
   cudaGraphDestroy(graph);
   check(error, "making a graph of a pass");
-  check(cudaGraphLaunch(recording.graph, stream_), "running a recorded pass");
+  recordings_[key] = {.graph = playable, .passes = 2, .played = ++plays_};
+  check(cudaGraphLaunch(playable, stream_), "running a recorded pass");
+}
+
+void CudaBackend::drop_pass() {
+  if (recording_ == 0) return;
+  recording_ = 0;
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
+// A graph that is being played ends first: CUDA sees to it.
+void CudaBackend::drop_oldest() {
+  const auto oldest = std::ranges::min_element(recordings_, {}, [](const auto& one) {
+    return one.second.graph == nullptr ? std::numeric_limits<std::uint64_t>::max() : one.second.played;
+  });
+  cudaGraphExecDestroy(oldest->second.graph);
+  recordings_.erase(oldest);
 }
 
 void CudaBackend::drop_recordings() {

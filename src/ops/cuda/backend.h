@@ -63,6 +63,7 @@ class CudaBackend final : public Backend {
   void fill_random(std::span<std::byte> to, const RandomFill& fill) override;
   bool begin_pass(std::uint64_t key) override;
   void end_pass() override;
+  void drop_pass() override;
   bool begin_marks() override {
     marks_.begin(stream_);
     return true;
@@ -114,6 +115,7 @@ class CudaBackend final : public Backend {
   struct Recording {
     cudaGraphExec_t graph = nullptr;
     int passes = 0;
+    std::uint64_t played = 0;  // when last: a count of plays
   };
   // Rows of x as a product takes them: as they are, or as e4m3 values with a scale each.
   struct Activations {
@@ -124,6 +126,7 @@ class CudaBackend final : public Backend {
 
   Arena scratch() const { return Arena(scratch_); }
   void drop_recordings();
+  void drop_oldest();  // that has a graph; there is one
   void copy(std::byte* to, const std::byte* from, std::size_t bytes);
   Activations activations_for(bool quantised, const std::uint16_t* x, std::int64_t stride, std::int64_t rows,
                               std::int64_t columns, Arena& arena);
@@ -169,6 +172,7 @@ class CudaBackend final : public Backend {
   std::map<const MlpWeights*, std::unique_ptr<ExpertTable>> tables_;
   std::map<std::uint64_t, Recording> recordings_;
   std::uint64_t recording_ = 0;  // key of the pass being recorded
+  std::uint64_t plays_ = 0;
 };
 
 }  // namespace m3::ops::cuda

@@ -20,6 +20,12 @@ void check(cudaError_t error, const char* what) {
   fail_internal("{}: CUDA says {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
+void check_pinned(cudaError_t error) {
+  if (error != cudaErrorMemoryAllocation) return check(error, "pinning memory of the host");
+  cudaGetLastError();
+  fail_resource("this machine (not its GPU) has no memory left that can be pinned for copies");
+}
+
 DeviceBuffer::~DeviceBuffer() { cudaFree(data_); }
 
 std::byte* DeviceBuffer::reserve(std::size_t bytes) {
@@ -56,7 +62,7 @@ std::byte* Staging::begin(std::size_t bytes) {
     // Pinning takes milliseconds, so a slot grows at most twice for what comes in parts.
     const std::size_t wanted = bytes <= small_slot ? small_slot : std::max(bytes, large_slot);
     void* memory = nullptr;
-    check(cudaMallocHost(&memory, wanted), "pinning memory of the host");
+    check_pinned(cudaMallocHost(&memory, wanted));
     slot.data = static_cast<std::byte*>(memory);
     slot.size = wanted;
   }

@@ -10,6 +10,8 @@ namespace m3::ops::cuda {
 
 // Throws m3::Error where `error` is one: out of memory as a lack of resources, the rest as broken promises.
 void check(cudaError_t error, const char* what);
+// The same of cudaMallocHost, which lacks the host's memory.
+void check_pinned(cudaError_t error);
 
 // Memory of the device that grows when more is asked for; content is lost then. Not for use while a pass is recorded.
 class DeviceBuffer {

@@ -115,7 +115,10 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
     return *entry;
   }
   if (recording_ != 0) fail_internal("experts: new weights inside a pass that is recorded");
-  if (entry != nullptr) synchronize();  // the old table may be in use
+  if (entry != nullptr) {  // the old table may be in use, and recordings hold its place
+    synchronize();
+    drop_recordings();
+  }
   entry = std::make_unique<ExpertTable>();
   entry->experts.assign(experts.begin(), experts.end());
   std::vector<std::vector<std::int32_t>> maps;

@@ -101,7 +101,7 @@ void CudaBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
     results_ = nullptr;
     void* memory = nullptr;
     results_size_ = needed * 2;
-    check(cudaMallocHost(&memory, results_size_), "pinning memory of the host");
+    check_pinned(cudaMallocHost(&memory, results_size_));
     results_ = static_cast<std::byte*>(memory);
   }
   check(cudaMemcpyAsync(results_, sampled_, needed, cudaMemcpyDeviceToHost, stream_), "sample");

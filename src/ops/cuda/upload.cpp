@@ -10,9 +10,11 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "src/base/error.h"
 #include "src/base/mapped_file.h"
 #include "src/ops/cuda/device_calls.h"
 
@@ -50,7 +52,7 @@ class Lane {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
     for (Buffer& buffer : buffers_) {
       void* memory = nullptr;
-      check(cudaMallocHost(&memory, buffer_bytes), "pinning memory of the host");
+      check_pinned(cudaMallocHost(&memory, buffer_bytes));
       buffer.data = static_cast<std::byte*>(memory);
       check(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming), "creating an event");
     }
@@ -108,22 +110,37 @@ class Upload {
     const std::size_t useful = (bytes + 4 * buffer_bytes - 1) / (4 * buffer_bytes);
     const std::size_t count =
         std::min<std::size_t>({useful, most_threads, std::max(1u, std::thread::hardware_concurrency())});
-    std::vector<std::thread> threads;
-    running_ = count;
-    for (std::size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
-    {
-      std::unique_lock lock(mutex_);
-      while (running_ > 0) {
-        ended_.wait_for(lock, std::chrono::milliseconds(100));
+    start(count);
+    try {
+      while (wait_a_little()) {
         if (progress_) progress_(done_);
       }
+    } catch (...) {  // of the progress
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
     }
-    for (std::thread& thread : threads) thread.join();
+    for (std::thread& thread : threads_) thread.join();
     if (failure_) std::rethrow_exception(failure_);
     if (progress_) progress_(done_);
   }
 
  private:
+  void start(std::size_t count) {
+    running_ = count;
+    try {
+      while (threads_.size() < count) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {  // those that are there do it
+      const std::lock_guard lock(mutex_);
+      running_ -= count - threads_.size();
+      if (threads_.empty()) fail_resource("cannot start a thread that loads weights: {}", error.what());
+    }
+  }
+  // False: all threads have ended.
+  bool wait_a_little() {
+    std::unique_lock lock(mutex_);
+    return !ended_.wait_for(lock, std::chrono::milliseconds(100), [&] { return running_ == 0; });
+  }
+
   void work() {
     try {
       check(cudaSetDevice(device_), "choosing the GPU");
@@ -156,6 +173,7 @@ class Upload {
   const std::function<void(std::int64_t)>& progress_;
   int device_ = 0;
   std::atomic<std::int64_t> done_ = 0;
+  std::vector<std::thread> threads_;
   std::mutex mutex_;  // of what follows
   std::condition_variable ended_;
   std::size_t next_ = 0;

@@ -26,6 +26,7 @@ class HostBackend : public Backend {
   void fill_random(std::span<std::byte> to, const RandomFill& fill) final;
   bool begin_pass(std::uint64_t) final { return false; }
   void end_pass() final {}
+  void drop_pass() final {}
 
   void bind_workspace(std::span<std::byte> workspace, const Limits& limits) final;
   void rotary_table(const Batch& batch, std::span<const float> inv_freq, float attention_factor,

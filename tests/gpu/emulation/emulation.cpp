@@ -252,6 +252,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->sharedMemPerBlockOptin = 227 * 1024;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 0, cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulation"; }
 const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
@@ -292,7 +293,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   delete std::exchange(emulation::capture, nullptr);
   return cudaSuccess;
 }
+// There is no memory for every 500th.
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  static int made = 0;
+  if (++made % 500 == 0) return cudaErrorMemoryAllocation;
   return *exec = new EmulatedGraph(*graph), cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {

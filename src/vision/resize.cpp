@@ -115,7 +115,7 @@ Resizer::Resizer(const Picture& picture, int width, int height, Kernels kernels)
 }
 
 const std::uint8_t* Resizer::row(int y) const {
-  if (columns_) return narrowed_.data() + std::size_t(y % held_) * std::size_t(width_) * 3;
+  if (columns_) return narrowed_.data() + place(y);
   return picture_.rgb.data() + std::size_t(y) * std::size_t(width_) * 3;
 }
 
@@ -130,7 +130,7 @@ void Resizer::narrow_four() {
   for (int i = 0; i < column_rows; ++i) {
     const int real = std::min(i, rows - 1);  // the last one again, to the same place
     in[i] = first + std::size_t(real) * bytes;
-    out[i] = const_cast<std::uint8_t*>(row(from_ + real));
+    out[i] = narrowed_.data() + place(from_ + real);
   }
   if (!avx2_) {
     for (int i = 0; i < rows; ++i) filter_columns(in[i], *columns_, width_, out[i]);

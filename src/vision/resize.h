@@ -37,14 +37,14 @@ class Resizer {
 
  private:
   void narrow_four();
-  const std::uint8_t* row(int y) const;
+  const std::uint8_t* row(int y) const;  // of the new width
+  std::size_t place(int y) const { return std::size_t(y % held_) * std::size_t(width_) * 3; }
 
   const Picture& picture_;
   int width_;
   bool avx2_;
   std::optional<detail::Filter> columns_, rows_;  // none: that side keeps its size
-  // Rows of the new width, row y at y % held_.
-  LargeVector<std::uint8_t> narrowed_;
+  LargeVector<std::uint8_t> narrowed_;            // held_ rows of the new width, each at place()
   int held_ = 0;
   std::vector<std::uint8_t> scratch_;
   std::vector<const std::uint8_t*> in_;  // of one output row

@@ -1,6 +1,7 @@
 // Resizing, normalisation and the order of patches against the processor of transformers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -46,6 +47,23 @@ TEST(Processor, PlainKernelsResizeAlike) {
     const Picture source = test::pattern("noise", from_width, from_height, 7);
     EXPECT_EQ(resize(source, width, height).rgb, resize(source, width, height, Kernels::plain).rgb)
         << from_width << "x" << from_height << " to " << width << "x" << height;
+  }
+}
+
+TEST(Processor, RowsInPiecesAreThoseOfTheWhole) {
+  const std::vector<std::array<int, 4>> sizes = {{50, 40, 56, 56}, {50, 400, 28, 28}, {400, 50, 28, 50},
+                                                 {28, 90, 28, 30}, {28, 30, 28, 30},  {9, 5, 4, 300}};
+  for (const auto& [from_width, from_height, width, height] : sizes) {
+    const Picture source = test::pattern("noise", from_width, from_height, 3);
+    const Picture whole = resize(source, width, height);
+    for (const int piece : {1, 3, 28}) {
+      Resizer resizer(source, width, height);
+      LargeVector<std::uint8_t> rows(whole.rgb.size());
+      for (int y = 0; y < height; y += piece) {
+        resizer.next(std::min(piece, height - y), rows.data() + std::ptrdiff_t{y} * width * 3);
+      }
+      EXPECT_EQ(rows == whole.rgb, true) << width << "x" << height << " by " << piece;
+    }
   }
 }
 

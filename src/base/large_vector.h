@@ -21,7 +21,7 @@ struct LargeAllocator {
 
   LargeAllocator() = default;
   template <typename U>
-  LargeAllocator(const LargeAllocator<U>&) {}
+  explicit LargeAllocator(const LargeAllocator<U>&) {}
 
   T* allocate(std::size_t count) {
     T* data = std::allocator<T>().allocate(count);

@@ -129,8 +129,8 @@ TEST(Processor, EveryKernelNormalisesAsTheTableSays) {
             const int channel = i / (shape.temporal * shape.patch * shape.patch);
             const int frame = std::min(first + i / (shape.patch * shape.patch) % shape.temporal, count - 1);
             const int row = y + i / shape.patch % shape.patch, column = x + i % shape.patch;
-            const auto at = static_cast<std::size_t>((row * width + column) * 3 + channel);
-            expected.push_back(levels.of(channel)[frames[static_cast<std::size_t>(frame)].rgb[at]]);
+            const std::ptrdiff_t at = (std::ptrdiff_t{row} * width + column) * 3 + channel;
+            expected.push_back(levels.of(channel)[frames[static_cast<std::size_t>(frame)].rgb.data()[at]]);
           }
         }
       }

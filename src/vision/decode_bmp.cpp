@@ -128,7 +128,7 @@ class BmpReader {
 
   std::size_t row_at(int y) const { return std::size_t(top_down_ ? y : height_ - 1 - y) * std::size_t(width_) * 3; }
 
-  void read_rows(std::vector<std::uint8_t>& rgb) const {
+  void read_rows(LargeVector<std::uint8_t>& rgb) const {
     const std::size_t stride = (std::size_t(width_) * std::size_t(depth_) + 31) / 32 * 4;
     // The last row may lack its padding.
     const std::size_t needed = stride * std::size_t(height_ - 1) + (std::size_t(width_) * std::size_t(depth_) + 7) / 8;
@@ -162,7 +162,7 @@ class BmpReader {
   }
 
   // Runs and literals; what they skip keeps colour 0.
-  void read_runs(std::vector<std::uint8_t>& rgb) const {
+  void read_runs(LargeVector<std::uint8_t>& rgb) const {
     std::vector<std::uint8_t> indices(std::size_t(width_) * std::size_t(height_));
     std::size_t at = pixels_at_;
     int x = 0;

@@ -87,32 +87,33 @@ DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& lim
                 png_get_valid(png, reader.info, PNG_INFO_tRNS) != 0;
   const bool interlaced = png_get_interlace_type(png, reader.info) != PNG_INTERLACE_NONE;
   // Orientation may follow the pixels, so turning is always counted.
-  control.need((rgb_bytes + (interlaced ? rgba_bytes : rgb_bytes)) * image.stored.area());
+  control.need((rgb_bytes + (interlaced && image.alpha ? rgba_bytes : rgb_bytes)) * image.stored.area());
   const auto prepare = [&] {
     png_set_expand(png);    // palettes, small greys and transparent colours
     png_set_strip_16(png);  // the upper 8 bits
     png_set_gray_to_rgb(png);
-    png_set_add_alpha(png, 0xff, PNG_FILLER_AFTER);
+    if (image.alpha) png_set_add_alpha(png, 0xff, PNG_FILLER_AFTER);
     png_set_interlace_handling(png);
     png_read_update_info(png, reader.info);
   };
   if (!reader.attempt(prepare)) reader.refuse();
-  const std::size_t row_bytes = std::size_t{width} * 4;
+  const std::size_t row_bytes = std::size_t{width} * (image.alpha ? 4 : 3);
   if (png_get_rowbytes(png, reader.info) != row_bytes) fail("PNG: rows of an unexpected kind");
 
   image.picture = {image.stored.width, image.stored.height, {}};
   image.picture.rgb.resize(std::size_t{width} * height * 3);
+  std::uint8_t* const rgb = image.picture.rgb.data();
   // An interlaced file completes its rows in the last of seven passes.
-  std::vector<std::uint8_t> rgba(row_bytes * (interlaced ? height : 1));
+  std::vector<std::uint8_t> rgba(image.alpha ? row_bytes * (interlaced ? height : 1) : 0);
   for (int pass = 0; pass < (interlaced ? PNG_INTERLACE_ADAM7_PASSES : 1); ++pass) {
     for (png_uint_32 y = 0; y < height; ++y) {
       control.keep_on();
-      std::uint8_t* row = rgba.data() + (interlaced ? y * row_bytes : 0);
+      std::uint8_t* row = !image.alpha ? rgb + y * row_bytes : rgba.data() + (interlaced ? y * row_bytes : 0);
       if (!reader.attempt([&] { png_read_row(png, row, nullptr); })) reader.refuse();
-      if (!interlaced) put_on_white(row, width, image.picture.rgb.data() + std::size_t{y} * width * 3);
+      if (image.alpha && !interlaced) put_on_white(row, width, rgb + std::size_t{y} * width * 3);
     }
   }
-  if (interlaced) put_on_white(rgba.data(), std::size_t{width} * height, image.picture.rgb.data());
+  if (image.alpha && interlaced) put_on_white(rgba.data(), std::size_t{width} * height, rgb);
   // Orientation may follow the pixels; a file without its end is cut short.
   if (!reader.attempt([&] { png_read_end(png, reader.info); })) reader.refuse();
   image.orientation = orientation_of(reader);

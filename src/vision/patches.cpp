@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "src/base/error.h"
+#include "src/vision/patch_kernels.h"
 
 namespace m3::vision {
 
@@ -13,19 +14,10 @@ namespace {
 constexpr std::array<double, 3> published_mean = {0.48145466, 0.4578275, 0.40821073};
 constexpr std::array<double, 3> published_deviation = {0.26862954, 0.26130258, 0.27577711};
 
-// The patch of one frame at (y, x) in pixels: `step` values apart in the output for each channel.
-void write_patch(const Picture& frame, int y, int x, const PatchShape& shape, const Normalisation& levels, float* out,
-                 std::ptrdiff_t step) {
-  const float* red = levels.of(0);
-  const float* green = levels.of(1);
-  const float* blue = levels.of(2);
-  for (int row = 0; row < shape.patch; ++row) {
-    const std::uint8_t* in = frame.rgb.data() + (std::size_t(y + row) * std::size_t(frame.width) + std::size_t(x)) * 3;
-    for (int column = 0; column < shape.patch; ++column, in += 3, ++out) {
-      out[0] = red[in[0]];
-      out[step] = green[in[1]];
-      out[2 * step] = blue[in[2]];
-    }
+// One channel of a patch, from the level of its first pixel on.
+void write_channel(const std::uint8_t* in, std::ptrdiff_t row_bytes, int side, const float* values, float* out) {
+  for (int row = 0; row < side; ++row, in += row_bytes) {
+    for (int x = 0; x < side; ++x) *out++ = values[in[x * 3]];
   }
 }
 
@@ -49,12 +41,20 @@ Normalisation::Normalisation() : Normalisation(published_mean, published_deviati
 Normalisation::Normalisation(const std::array<double, 3>& mean, const std::array<double, 3>& deviation) {
   for (std::size_t c = 0; c < 3; ++c) {
     // Each step in fp32, as the reference does it.
-    const float shift = static_cast<float>(mean[c]) * 255.0f;
-    const float scale = static_cast<float>(deviation[c]) * 255.0f;
+    shift_[c] = static_cast<float>(mean[c]) * 255.0f;
+    scale_[c] = static_cast<float>(deviation[c]) * 255.0f;
     for (std::size_t level = 0; level < 256; ++level) {
-      table_[c][level] = (static_cast<float>(level) - shift) / scale;
+      table_[c][level] = (static_cast<float>(level) - shift_[c]) / scale_[c];
     }
   }
+}
+
+Pixels empty_pixels(const Grid& grid, const PatchShape& shape) {
+  Pixels pixels;
+  pixels.grid = grid;
+  pixels.values.reserve(static_cast<std::size_t>(grid.patches() * shape.values()));
+  prefer_huge_pages(pixels.values.data(), pixels.values.capacity() * sizeof(float));
+  return pixels;
 }
 
 std::vector<Segment> segments(const Grid& grid, std::int64_t max_groups) {
@@ -67,45 +67,62 @@ std::vector<Segment> segments(const Grid& grid, std::int64_t max_groups) {
 
 std::string timestamp_text(double seconds) { return fmt::format("]<]{:.1f} seconds[>[", seconds); }
 
-void append_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels,
-                  std::vector<float>& values) {
-  check(frames, shape);
+void append_blocks(std::span<const std::span<const std::uint8_t>> frames, int width, const PatchShape& shape,
+                   const Normalisation& levels, std::vector<float>& values, Kernels kernels) {
+  const bool avx2 = kernels == Kernels::fastest && __builtin_cpu_supports("avx2") != 0;
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{width} * 3;
   const std::ptrdiff_t area = std::ptrdiff_t{shape.patch} * shape.patch;
-  const int rows = frames[0].height / shape.patch;
-  const int columns = frames[0].width / shape.patch;
+  const int steps = (shape.patch + detail::patch_step - 1) / detail::patch_step;
+  // What the kernel reads, from a patch's first pixel on.
+  const std::ptrdiff_t reach = row_bytes * (shape.patch - 1) + std::ptrdiff_t{steps} * detail::patch_step * 3;
   const int present = std::min(shape.temporal, static_cast<int>(frames.size()));
-  // Rows are made where they stay in the nearest cache, and written out once.
-  std::vector<float> row(static_cast<std::size_t>(shape.values()));
-  for (int by = 0; by < rows; by += shape.merge) {
-    for (int bx = 0; bx < columns; bx += shape.merge) {
-      for (int inside = 0; inside < shape.merge * shape.merge; ++inside) {
-        const int y = (by + inside / shape.merge) * shape.patch;
-        const int x = (bx + inside % shape.merge) * shape.patch;
-        for (int f = 0; f < present; ++f) {
-          const Picture& frame = frames[static_cast<std::size_t>(f)];
-          write_patch(frame, y, x, shape, levels, row.data() + f * area, shape.temporal * area);
-        }
-        for (int f = present; f < shape.temporal; ++f) {
-          for (int c = 0; c < shape.channels; ++c) {
-            float* copy = row.data() + (c * shape.temporal + f) * area;
-            std::copy_n(copy - area, area, copy);
+  // Rows are made where they stay in the nearest cache, and written out once. What the kernel writes behind a channel
+  // of a frame is where the next one comes, or behind the row.
+  std::vector<float> row(static_cast<std::size_t>(shape.values() + detail::patch_step));
+  for (int bx = 0; bx < width; bx += shape.factor()) {
+    for (int inside = 0; inside < shape.merge * shape.merge; ++inside) {
+      const std::ptrdiff_t at =
+          inside / shape.merge * shape.patch * row_bytes + std::ptrdiff_t{bx + inside % shape.merge * shape.patch} * 3;
+      float* out = row.data();
+      for (int c = 0; c < shape.channels; ++c) {
+        for (int f = 0; f < present; ++f, out += area) {
+          const std::span<const std::uint8_t> frame = frames[static_cast<std::size_t>(f)];
+          const std::uint8_t* in = frame.data() + at;
+          if (avx2 && at + reach <= std::ssize(frame)) {
+            detail::normalise_channel_avx2(in, row_bytes, shape.patch, c, levels.shift(c), levels.scale(c), out);
+          } else {
+            write_channel(in + c, row_bytes, shape.patch, levels.of(c), out);
           }
         }
-        values.insert(values.end(), row.begin(), row.end());
+        for (int f = present; f < shape.temporal; ++f, out += area) std::copy_n(out - area, area, out);
       }
+      values.insert(values.end(), row.data(), row.data() + shape.values());
     }
   }
 }
 
-Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels) {
+void append_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels,
+                  std::vector<float>& values, Kernels kernels) {
   check(frames, shape);
-  Pixels result;
+  std::vector<std::span<const std::uint8_t>> rows;
+  for (const Picture& frame : frames) rows.emplace_back(frame.rgb);
+  const std::size_t block = static_cast<std::size_t>(shape.factor()) * static_cast<std::size_t>(frames[0].width) * 3;
+  for (int y = 0; y < frames[0].height; y += shape.factor()) {
+    append_blocks(rows, frames[0].width, shape, levels, values, kernels);
+    for (auto& frame : rows) frame = frame.subspan(block);
+  }
+}
+
+Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels,
+                   Kernels kernels) {
+  check(frames, shape);
   const auto temporal = static_cast<std::size_t>(shape.temporal);
-  result.grid = {static_cast<std::int64_t>((frames.size() + temporal - 1) / temporal), frames[0].height / shape.patch,
-                 frames[0].width / shape.patch};
-  result.values.reserve(static_cast<std::size_t>(result.grid.patches() * shape.values()));
+  Pixels result = empty_pixels({static_cast<std::int64_t>((frames.size() + temporal - 1) / temporal),
+                                frames[0].height / shape.patch, frames[0].width / shape.patch},
+                               shape);
   for (std::size_t first = 0; first < frames.size(); first += temporal) {
-    append_group(frames.subspan(first, std::min(temporal, frames.size() - first)), shape, levels, result.values);
+    append_group(frames.subspan(first, std::min(temporal, frames.size() - first)), shape, levels, result.values,
+                 kernels);
   }
   return result;
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "src/base/large_vector.h"
+
 namespace m3::vision {
 
 // What a patch is, and how many make one token. The published model's numbers.
@@ -43,6 +45,9 @@ struct Pixels {
   std::int64_t tokens(int merge = 2) const { return grid.tokens(merge); }
 };
 
+// A picture of that grid with memory for its values, and no values yet.
+Pixels empty_pixels(const Grid& grid, const PatchShape& shape);
+
 // A run of rows that attend to each other and to nothing else (section 4.6). Its positions count t from 0.
 struct Segment {
   std::int64_t first_row = 0;  // within the picture's rows
@@ -62,24 +67,37 @@ class Normalisation {
   Normalisation();  // the published mean and deviation (section 4.1)
   Normalisation(const std::array<double, 3>& mean, const std::array<double, 3>& deviation);
   const float* of(int channel) const { return table_[static_cast<std::size_t>(channel)].data(); }
+  // 255 mean and 255 std.
+  float shift(int channel) const { return shift_[static_cast<std::size_t>(channel)]; }
+  float scale(int channel) const { return scale_[static_cast<std::size_t>(channel)]; }
 
  private:
+  std::array<float, 3> shift_, scale_;
   std::array<std::array<float, 256>, 3> table_;
 };
 
 // 8-bit RGB, rows from the top, no padding.
 struct Picture {
   int width = 0, height = 0;
-  std::vector<std::uint8_t> rgb;  // [height, width, 3]
+  LargeVector<std::uint8_t> rgb;  // [height, width, 3]
 };
+
+// `plain` is the same arithmetic without special instructions; results are equal.
+enum class Kernels : std::uint8_t { fastest, plain };
 
 // Rows of frames of one size, whose sides are multiples of shape.factor(). One frame fills its temporal group by itself;
 // of several, an odd last one is repeated (section 4.2). Errors (internal): no frame, sizes that differ or do not fit.
-Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape = {}, const Normalisation& levels = {});
+Pixels make_pixels(std::span<const Picture> frames, const PatchShape& shape = {}, const Normalisation& levels = {},
+                   Kernels kernels = Kernels::fastest);
 
 // One temporal group of the same: 1 to shape.temporal frames, the last one repeated to fill it, as h*w rows at the end
 // of `values`.
 void append_group(std::span<const Picture> frames, const PatchShape& shape, const Normalisation& levels,
-                  std::vector<float>& values);
+                  std::vector<float>& values, Kernels kernels = Kernels::fastest);
+
+// Of such a group the next row of blocks: shape.factor() rows of `width` pixels of each frame, as `width` / shape.patch
+// * shape.merge rows of `values`. Frames may go on behind these rows: patches near a frame's end take longer.
+void append_blocks(std::span<const std::span<const std::uint8_t>> frames, int width, const PatchShape& shape,
+                   const Normalisation& levels, std::vector<float>& values, Kernels kernels = Kernels::fastest);
 
 }  // namespace m3::vision

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/vision/orientation.h"
+#include "src/vision/patch_kernels.h"
 #include "src/vision/resize.h"
 
 namespace m3::vision {
@@ -38,34 +39,40 @@ Size frame_size(const Size& shown, std::int64_t frames, const VideoOptions& opti
 class GroupWriter {
  public:
   GroupWriter(const Size& resized, std::int64_t frames, const VideoOptions& options)
-      : options_(options), resized_(resized) {
+      : options_(options),
+        resized_(resized),
+        pixels_(empty_pixels(grid_of(resized, frames, options.shape), options.shape)),
+        group_(static_cast<std::size_t>(options.shape.temporal)) {
     pixels_.video = true;
-    pixels_.grid = grid_of(resized, frames, options.shape);
-    pixels_.values.reserve(static_cast<std::size_t>(pixels_.grid.patches() * options.shape.values()));
     pixels_.grid.t = 0;
+    for (Picture& frame : group_) {
+      frame = {resized.width, resized.height, {}};
+      frame.rgb.resize(static_cast<std::size_t>(resized.area()) * 3);
+    }
   }
 
   void add(const Picture& frame) {
-    group_.push_back(resize(frame, resized_.width, resized_.height));
-    if (static_cast<int>(group_.size()) == options_.shape.temporal) flush();
+    Resizer(frame, resized_.width, resized_.height).next(resized_.height, group_[present_].rgb.data());
+    if (++present_ == group_.size()) flush();
   }
 
   Pixels finish() {
-    if (!group_.empty()) flush();
+    if (present_ > 0) flush();
     return std::move(pixels_);
   }
 
  private:
   void flush() {
-    append_group(group_, options_.shape, options_.levels, pixels_.values);
+    append_group({group_.data(), present_}, options_.shape, options_.levels, pixels_.values);
     ++pixels_.grid.t;
-    group_.clear();
+    present_ = 0;
   }
 
   const VideoOptions& options_;
   Size resized_;
-  std::vector<Picture> group_;
   Pixels pixels_;
+  std::vector<Picture> group_;  // whose memory serves all groups
+  std::size_t present_ = 0;
 };
 
 }  // namespace
@@ -73,8 +80,19 @@ class GroupWriter {
 Pixels image_pixels(const Picture& picture, const ImageOptions& options) {
   check_size_options(options.size);
   const Size size = resized_size(size_of(picture), options.size, options.shape);
-  const Picture resized = resize(picture, size.width, size.height);
-  return make_pixels({&resized, 1}, options.shape, options.levels);
+  if (size == size_of(picture)) return make_pixels({&picture, 1}, options.shape, options.levels);
+  // A row of blocks at a time, which stays in the cache.
+  const PatchShape& shape = options.shape;
+  Pixels pixels = empty_pixels(grid_of(size, 1, shape), shape);
+  Resizer resizer(picture, size.width, size.height);
+  std::vector<std::uint8_t> rows(static_cast<std::size_t>(shape.factor()) * static_cast<std::size_t>(size.width) * 3 +
+                                 detail::patch_slack);
+  const std::span<const std::uint8_t> frame = rows;
+  for (int y = 0; y < size.height; y += shape.factor()) {
+    resizer.next(shape.factor(), rows.data());
+    append_blocks({&frame, 1}, size.width, shape, options.levels, pixels.values);
+  }
+  return pixels;
 }
 
 Pixels image_pixels(std::span<const std::byte> bytes, const ImageOptions& options) {

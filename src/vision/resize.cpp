@@ -5,24 +5,14 @@
 #include <cstring>
 
 #include "src/base/error.h"
-#include "src/vision/resize_kernels.h"
 
 namespace m3::vision {
 
 namespace {
 
 using detail::column_rows;
-using detail::FilterView;
+using detail::Filter;
 using detail::Taps;
-
-struct Filter {
-  std::vector<Taps> taps;
-  std::vector<std::int16_t> weights;
-  int stride = 0;
-  int precision = 0;
-
-  FilterView view() const { return {taps.data(), weights.data(), stride, precision}; }
-};
 
 // The cubic kernel with a = -0.5.
 double cubic(double x) {
@@ -78,10 +68,6 @@ std::uint8_t to_level(int sum, int precision) {
   return static_cast<std::uint8_t>(std::clamp(sum >> precision, 0, 255));
 }
 
-using Kernels = ResizeKernels;
-
-bool use_avx2(Kernels kernels) { return kernels == Kernels::fastest && __builtin_cpu_supports("avx2") != 0; }
-
 void filter_columns(const std::uint8_t* in, const Filter& filter, int out_width, std::uint8_t* out) {
   for (int x = 0; x < out_width; ++x, out += 3) {
     const Taps taps = filter.taps[static_cast<std::size_t>(x)];
@@ -99,76 +85,95 @@ void filter_columns(const std::uint8_t* in, const Filter& filter, int out_width,
   }
 }
 
-// Four rows from `y` on, or what there is of them. Near the end of the picture they are copied to `scratch`, since the
-// kernel reads behind the end of rows.
-void filter_four(const Picture& picture, int y, const Filter& filter, std::vector<std::uint8_t>& scratch,
-                 Picture& result) {
-  const auto bytes = std::size_t(picture.width) * 3;
-  const auto out_bytes = std::size_t(result.width) * 3;
-  const int rows = std::min(column_rows, picture.height - y);
-  const std::size_t first = std::size_t(y) * bytes;
-  const bool near_end = rows < column_rows || first + bytes * column_rows + detail::column_slack > picture.rgb.size();
-  const std::uint8_t* in[column_rows];
-  std::uint8_t* out[column_rows];
-  if (near_end) scratch.resize((bytes + detail::column_slack) * column_rows);
-  for (int row = 0; row < column_rows; ++row) {
-    const int real = std::min(row, rows - 1);  // the last one again, to the same place
-    in[row] = picture.rgb.data() + first + std::size_t(real) * bytes;
-    out[row] = result.rgb.data() + std::size_t(y + real) * out_bytes;
-    if (!near_end) continue;
-    std::uint8_t* copy = scratch.data() + std::size_t(row) * (bytes + detail::column_slack);
-    std::memcpy(copy, in[row], bytes);
-    in[row] = copy;
+void filter_rows(const std::uint8_t* const in[], std::ptrdiff_t bytes, const Taps& taps, const std::int16_t* weights,
+                 int precision, std::uint8_t* out) {
+  for (std::ptrdiff_t x = 0; x < bytes; ++x) {
+    int sum = 1 << (precision - 1);
+    for (int k = 0; k < taps.count; ++k) sum += in[k][x] * weights[k];
+    out[x] = to_level(sum, precision);
   }
-  detail::filter_columns_avx2(in, filter.view(), result.width, out);
-}
-
-Picture resize_width(const Picture& picture, int width, Kernels kernels) {
-  const Filter filter = make_filter(picture.width, width);
-  Picture result = {width, picture.height, {}};
-  result.rgb.resize(std::size_t(width) * std::size_t(picture.height) * 3);
-  if (use_avx2(kernels)) {
-    std::vector<std::uint8_t> scratch;
-    for (int y = 0; y < picture.height; y += column_rows) filter_four(picture, y, filter, scratch, result);
-    return result;
-  }
-  for (int y = 0; y < picture.height; ++y) {
-    filter_columns(picture.rgb.data() + std::size_t(y) * std::size_t(picture.width) * 3, filter, width,
-                   result.rgb.data() + std::size_t(y) * std::size_t(width) * 3);
-  }
-  return result;
-}
-
-Picture resize_height(const Picture& picture, int height, Kernels kernels) {
-  const Filter filter = make_filter(picture.height, height);
-  const std::ptrdiff_t bytes = std::ptrdiff_t{picture.width} * 3;
-  const bool avx2 = use_avx2(kernels);
-  Picture result = {picture.width, height, {}};
-  result.rgb.resize(std::size_t(bytes) * std::size_t(height));
-  for (int y = 0; y < height; ++y) {
-    const Taps taps = filter.taps[static_cast<std::size_t>(y)];
-    const std::int16_t* weights = filter.weights.data() + std::ptrdiff_t{y} * filter.stride;
-    const std::uint8_t* in = picture.rgb.data() + taps.first * bytes;
-    std::uint8_t* out = result.rgb.data() + y * bytes;
-    std::ptrdiff_t x = avx2 ? detail::filter_rows_avx2(in, bytes, taps.count, weights, filter.precision, out) : 0;
-    for (; x < bytes; ++x) {
-      int sum = 1 << (filter.precision - 1);
-      for (int k = 0; k < taps.count; ++k) sum += in[k * bytes + x] * weights[k];
-      out[x] = to_level(sum, filter.precision);
-    }
-  }
-  return result;
 }
 
 }  // namespace
 
-Picture resize(const Picture& picture, int width, int height, ResizeKernels kernels) {
+Resizer::Resizer(const Picture& picture, int width, int height, Kernels kernels)
+    : picture_(picture), width_(width), avx2_(kernels == Kernels::fastest && __builtin_cpu_supports("avx2") != 0) {
   if (picture.width < 1 || picture.height < 1 || width < 1 || height < 1) {
     fail_internal("resize: {}x{} to {}x{}", picture.width, picture.height, width, height);
   }
-  if (picture.width == width) return picture.height == height ? picture : resize_height(picture, height, kernels);
-  Picture columns = resize_width(picture, width, kernels);
-  return picture.height == height ? columns : resize_height(columns, height, kernels);
+  if (picture.width != width) columns_ = make_filter(picture.width, width);
+  if (picture.height != height) rows_ = make_filter(picture.height, height);
+  int most = 1;
+  if (rows_) {
+    for (const Taps& taps : rows_->taps) most = std::max(most, taps.count);
+  }
+  in_.resize(static_cast<std::size_t>(most));
+  if (columns_) {
+    held_ = std::min(most + column_rows - 1, picture.height);
+    narrowed_.resize(std::size_t(held_) * std::size_t(width) * 3);
+  }
+}
+
+const std::uint8_t* Resizer::row(int y) const {
+  if (columns_) return narrowed_.data() + place(y);
+  return picture_.rgb.data() + std::size_t(y) * std::size_t(width_) * 3;
+}
+
+// The next four rows get the new width, or what there is of them. Near the end of the picture they are copied first,
+// since the kernel reads behind the end of rows.
+void Resizer::narrow_four() {
+  const auto bytes = std::size_t(picture_.width) * 3;
+  const int rows = std::min(column_rows, picture_.height - from_);
+  const std::uint8_t* first = picture_.rgb.data() + std::size_t(from_) * bytes;
+  const std::uint8_t* in[column_rows];
+  std::uint8_t* out[column_rows];
+  for (int i = 0; i < column_rows; ++i) {
+    const int real = std::min(i, rows - 1);  // the last one again, to the same place
+    in[i] = first + std::size_t(real) * bytes;
+    out[i] = narrowed_.data() + place(from_ + real);
+  }
+  if (!avx2_) {
+    for (int i = 0; i < rows; ++i) filter_columns(in[i], *columns_, width_, out[i]);
+  } else {
+    const std::size_t left = std::size_t(picture_.height - from_) * bytes;
+    if (left < bytes * column_rows + detail::column_slack) {
+      scratch_.resize((bytes + detail::column_slack) * column_rows);
+      for (int i = 0; i < column_rows; ++i) {
+        std::uint8_t* copy = scratch_.data() + std::size_t(i) * (bytes + detail::column_slack);
+        std::memcpy(copy, in[i], bytes);
+        in[i] = copy;
+      }
+    }
+    detail::filter_columns_avx2(in, columns_->view(), width_, out);
+  }
+  from_ += rows;
+}
+
+void Resizer::next(int rows, std::uint8_t* out) {
+  const std::ptrdiff_t bytes = std::ptrdiff_t{width_} * 3;
+  for (const int end = next_ + rows; next_ < end; ++next_, out += bytes) {
+    const Taps taps = rows_ ? rows_->taps[static_cast<std::size_t>(next_)] : Taps{next_, 1};
+    while (columns_ && from_ < taps.first + taps.count) narrow_four();
+    if (!rows_) {
+      std::memcpy(out, row(next_), static_cast<std::size_t>(bytes));
+      continue;
+    }
+    for (int k = 0; k < taps.count; ++k) in_[static_cast<std::size_t>(k)] = row(taps.first + k);
+    const std::int16_t* weights = rows_->weights.data() + std::ptrdiff_t{next_} * rows_->stride;
+    if (avx2_ && bytes >= detail::row_step) {
+      detail::filter_rows_avx2(in_.data(), bytes, taps.count, weights, rows_->precision, out);
+    } else {
+      filter_rows(in_.data(), bytes, taps, weights, rows_->precision, out);
+    }
+  }
+}
+
+Picture resize(const Picture& picture, int width, int height, Kernels kernels) {
+  Resizer resizer(picture, width, height, kernels);
+  Picture result = {width, height, {}};
+  result.rgb.resize(std::size_t(width) * std::size_t(height) * 3);
+  resizer.next(height, result.rgb.data());
+  return result;
 }
 
 }  // namespace m3::vision

@@ -26,9 +26,9 @@ inline constexpr int column_slack = 32;
 void filter_columns_avx2(const std::uint8_t* const in[column_rows], const FilterView& filter, int out_width,
                          std::uint8_t* const out[column_rows]);
 
-// Height: one output row from `count` rows that lie `bytes` apart. Returns how many of its bytes are done: the last
-// few are left to the caller.
-std::ptrdiff_t filter_rows_avx2(const std::uint8_t* in, std::ptrdiff_t bytes, int count, const std::int16_t* weights,
-                                int precision, std::uint8_t* out);
+// Height: one output row from `count` rows. `bytes`: of a row; at least row_step, which it takes at once.
+inline constexpr int row_step = 32;
+void filter_rows_avx2(const std::uint8_t* const in[], std::ptrdiff_t bytes, int count, const std::int16_t* weights,
+                      int precision, std::uint8_t* out);
 
 }  // namespace m3::vision::detail

@@ -49,10 +49,10 @@ inline vision::Picture pattern(const std::string& kind, int width, int height, s
   return picture;
 }
 
-template <typename T>
-std::string sha256(const std::vector<T>& values) {
+std::string sha256(const auto& values) {
+  const auto bytes = std::as_bytes(std::span(values));
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(values.data()), values.size() * sizeof(T), digest.data());
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
   std::string text;
   for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
   return text;

@@ -92,6 +92,8 @@ TEST(DecodeControl, MemoryByTheWayAFileIsStored) {
   EXPECT_EQ(bytes_a_pixel("pictures/420.jpg"), 3);
   EXPECT_GT(bytes_a_pixel("pictures/progressive.jpg"), 5.9);
   EXPECT_EQ(bytes_a_pixel("pictures/rgb-8.png"), 6);
+  EXPECT_EQ(bytes_a_pixel("pictures/interlaced-1x1.png"), 6);
+  EXPECT_EQ(bytes_a_pixel("pictures/interlaced.png"), 7);
   EXPECT_GT(bytes_a_pixel("pictures/animated.gif"), 12);
   EXPECT_GT(bytes_a_pixel("videos/h264.mp4"), 30);
 }

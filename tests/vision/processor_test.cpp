@@ -1,6 +1,7 @@
 // Resizing, normalisation and the order of patches against the processor of transformers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -44,8 +45,25 @@ TEST(Processor, PlainKernelsResizeAlike) {
       {300, 200, 84, 56}, {40, 33, 40, 7}, {33, 40, 7, 40}, {700, 6, 28, 28}, {11, 4, 200, 4}, {2, 700, 2, 28}};
   for (const auto& [from_width, from_height, width, height] : sizes) {
     const Picture source = test::pattern("noise", from_width, from_height, 7);
-    EXPECT_EQ(resize(source, width, height).rgb, resize(source, width, height, ResizeKernels::plain).rgb)
+    EXPECT_EQ(resize(source, width, height).rgb, resize(source, width, height, Kernels::plain).rgb)
         << from_width << "x" << from_height << " to " << width << "x" << height;
+  }
+}
+
+TEST(Processor, RowsInPiecesAreThoseOfTheWhole) {
+  const std::vector<std::array<int, 4>> sizes = {{50, 40, 56, 56}, {50, 400, 28, 28}, {400, 50, 28, 50},
+                                                 {28, 90, 28, 30}, {28, 30, 28, 30},  {9, 5, 4, 300}};
+  for (const auto& [from_width, from_height, width, height] : sizes) {
+    const Picture source = test::pattern("noise", from_width, from_height, 3);
+    const Picture whole = resize(source, width, height);
+    for (const int piece : {1, 3, 28}) {
+      Resizer resizer(source, width, height);
+      LargeVector<std::uint8_t> rows(whole.rgb.size());
+      for (int y = 0; y < height; y += piece) {
+        resizer.next(std::min(piece, height - y), rows.data() + std::ptrdiff_t{y} * width * 3);
+      }
+      EXPECT_EQ(rows == whole.rgb, true) << width << "x" << height << " by " << piece;
+    }
   }
 }
 
@@ -77,7 +95,8 @@ TEST(Processor, VideosAreEqualToTheLastBit) {
 
 TEST(Processor, PatchesGoByBlocksOfTwoByTwo) {
   // The red level of each pixel names the patch it lies in.
-  Picture picture = {56, 56, std::vector<std::uint8_t>(56 * 56 * 3)};
+  Picture picture = {56, 56, {}};
+  picture.rgb.assign(56 * 56 * 3, 0);
   for (std::size_t i = 0; i < 56 * 56; ++i)
     picture.rgb[i * 3] = static_cast<std::uint8_t>(i / 56 / 14 * 4 + i % 56 / 14);
   const Pixels pixels = make_pixels({&picture, 1});
@@ -88,6 +107,38 @@ TEST(Processor, PatchesGoByBlocksOfTwoByTwo) {
     EXPECT_EQ(pixels.values[row * 1176], levels.of(0)[expected[row]]) << row;
     EXPECT_EQ(pixels.values[row * 1176 + 391], levels.of(0)[expected[row]]) << "the second frame, row " << row;
     EXPECT_EQ(pixels.values[row * 1176 + 392], levels.of(1)[0]) << "green, row " << row;
+  }
+}
+
+TEST(Processor, EveryKernelNormalisesAsTheTableSays) {
+  const Normalisation levels;
+  for (const PatchShape& shape : {PatchShape{}, PatchShape{.temporal = 1}, PatchShape{.temporal = 3, .patch = 4},
+                                  PatchShape{.patch = 16, .merge = 1}, PatchShape{.temporal = 1, .patch = 17}}) {
+    for (const int count : {1, 2, 3}) {
+      const int width = 3 * shape.factor(), height = 2 * shape.factor();
+      std::vector<Picture> frames;
+      for (int f = 0; f < count; ++f)
+        frames.push_back(test::pattern("noise", width, height, static_cast<std::uint32_t>(f)));
+      std::vector<float> expected;
+      for (int first = 0; first < count; first += shape.temporal) {
+        for (int patch = 0; patch < 6 * shape.merge * shape.merge; ++patch) {
+          const int block = patch / (shape.merge * shape.merge), inside = patch % (shape.merge * shape.merge);
+          const int y = (block / 3 * shape.merge + inside / shape.merge) * shape.patch;
+          const int x = (block % 3 * shape.merge + inside % shape.merge) * shape.patch;
+          for (int i = 0; i < 3 * shape.temporal * shape.patch * shape.patch; ++i) {
+            const int channel = i / (shape.temporal * shape.patch * shape.patch);
+            const int frame = std::min(first + i / (shape.patch * shape.patch) % shape.temporal, count - 1);
+            const int row = y + i / shape.patch % shape.patch, column = x + i % shape.patch;
+            const std::ptrdiff_t at = (std::ptrdiff_t{row} * width + column) * 3 + channel;
+            expected.push_back(levels.of(channel)[frames[static_cast<std::size_t>(frame)].rgb.data()[at]]);
+          }
+        }
+      }
+      for (const Kernels kernels : {Kernels::fastest, Kernels::plain}) {
+        EXPECT_EQ(make_pixels(frames, shape, levels, kernels).values == expected, true)
+            << shape.temporal << " frames of patches of " << shape.patch << ", " << count << " frames";
+      }
+    }
   }
 }
 

@@ -342,6 +342,25 @@ TEST(Constraints, TellWhenTheyAreReady) {
   EXPECT_TRUE(at_once);
 }
 
+// Requests that were refused or whose clients went leave nothing to compile.
+TEST(Constraints, WhatNobodyWaitsForIsNotCompiled) {
+  Constraints own(tokenizer(), tokenizer().vocab_size(), {end_id()});
+  const auto choice = [](const std::string& text) { return Constraint{Constraint::Kind::choice, {}, {text}}; };
+  std::promise<void> go_on;
+  const ConstraintHandle first = own.compile(choice("first"), [held = go_on.get_future().share()] { held.wait(); });
+  first->wait();  // and its thread waits for go_on
+  for (int i = 0; i < 100; ++i) own.compile(choice(fmt::format("abandoned {}", i)));
+  EXPECT_EQ(own.waiting(), 1U);
+  const ConstraintHandle last = own.compile(choice("last"));
+  EXPECT_EQ(own.waiting(), 1U);
+  go_on.set_value();
+  last->wait();
+  EXPECT_EQ(last->state(), CompiledConstraint::State::ready);
+  const ConstraintHandle again = own.compile(choice("abandoned 99"));
+  again->wait();
+  EXPECT_EQ(again->state(), CompiledConstraint::State::ready);
+}
+
 // The line that a constraint is refused with; empty: it is compiled.
 std::string refusal(const Constraint& constraint) {
   try {

@@ -429,6 +429,24 @@ TEST(Constraints, ManyOptionalPropertiesAreRefused) {
   EXPECT_EQ(refusal(schema_constraint(many.dump())), "");
 }
 
+// Pairs of alternatives, values and names that have to be compared.
+TEST(Constraints, SchemasWithTooMuchToCompareAreRefused) {
+  const auto list = [](int count, const char* item) {
+    std::string out = "[";
+    for (int i = 0; i < count; ++i) out += (i > 0 ? "," : "") + fmt::format(fmt::runtime(item), i);
+    return out + "]";
+  };
+  for (const std::string& schema :
+       {R"({"oneOf": )" + list(50'000, R"({{"const": {}}})") + "}",
+        R"({"allOf": [{"enum": )" + list(19'000, "{}") + R"(}, {"enum": )" + list(19'000, "{}") + "}]}",
+        R"({"oneOf": [{"enum": )" + list(19'000, "1{}") + R"(}, {"enum": )" + list(19'000, "2{}") + "}]}",
+        R"({"required": )" + list(60'000, "\"{}\"") + "}",
+        R"({"enum": )" + list(19'000, "{}") + R"(, "anyOf": )" + list(50'000, "false") + "}"}) {
+    EXPECT_EQ(refusal(schema_constraint(schema)), "json_schema: the schema is too complex") << schema.substr(0, 60);
+  }
+  EXPECT_EQ(refusal(schema_constraint(R"({"oneOf": )" + list(200, R"({{"const": {}}})") + "}")), "");
+}
+
 // What asks for unbounded work gets an error or an answer soon; ctest's time limit is the judge.
 TEST(Constraints, HostileOnesEnd) {
   const auto around = [](std::string_view before, std::string_view inside, std::string_view after) {

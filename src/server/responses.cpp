@@ -156,7 +156,7 @@ class ResponseWriter : public ReplyWriter {
   }
 
   void store(const Json& response) {
-    StoredResponse stored{to_text(response), given_.messages};
+    StoredResponse stored{to_text(response), given_.messages, given_.added};
     std::string text, reasoning;
     std::vector<Value> calls;
     for (const Item& item : items_) {

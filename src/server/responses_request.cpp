@@ -189,6 +189,7 @@ class Translator {
                      "previous_response_id", "previous_response_not_found");
     }
     out_.messages = std::move(stored->messages);
+    out_.added = std::move(stored->added);
     before_ = out_.messages.size();
   }
 

@@ -38,30 +38,37 @@ void join(std::string& text, const std::string& more) {
 class Parts {
  public:
   void add_text(const std::string& text) {
-    if (!parts_.empty() && !last_is_picture_) parts_.pop_back();
-    if (last_is_picture_) text_.clear();
-    last_is_picture_ = false;
+    has_text_ = true;
     join(text_, text);
-    parts_.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(text_)}}));
   }
   // `type`: image_url or video_url.
   void add_picture(const char* type, const std::string& url, const std::string& path) {
+    end_text();
     pictures_.push_back({parts_.size(), path});
     parts_.push_back(dict_value({{"type", text_value(type)}, {type, dict_value({{"url", text_value(url)}})}}));
-    last_is_picture_ = true;
   }
-  bool empty() const { return parts_.empty(); }
-  Value content() const { return pictures_.empty() ? text_value(text_) : list_value(parts_); }
+  bool empty() const { return parts_.empty() && !has_text_; }
+  Value content() {
+    if (pictures_.empty()) return text_value(text_);
+    end_text();
+    return list_value(parts_);
+  }
   // Where the client's pictures stand among the parts of messages[number].
   void name_pictures(std::size_t number, FieldNames& names) const {
     for (const auto& [part, path] : pictures_) names.add(fmt::format("messages[{}].content[{}]", number, part), path);
   }
 
  private:
+  void end_text() {
+    if (has_text_) parts_.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(text_)}}));
+    has_text_ = false;
+    text_.clear();
+  }
+
   std::vector<Value> parts_;
-  std::string text_;
+  std::string text_;  // of the part that is being made, if it has begun
+  bool has_text_ = false;
   std::vector<std::pair<std::size_t, std::string>> pictures_;  // number of the part, and the client's path
-  bool last_is_picture_ = false;
 };
 
 void read_picture(const char* type_in_chat, Fields& block, Parts& parts) {

@@ -51,6 +51,24 @@ TEST(Lifecycle, ThePortIsOpenWhileTheModelLoads) {
   EXPECT_EQ(server.wait_for(std::chrono::seconds(5)), 1);
 }
 
+// A series of /metrics stays for ever, so what clients make up becomes none.
+TEST(Lifecycle, MethodsMakeNoSeries) {
+  const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"x"}; });
+  for (int i = 0; i < 20; ++i) {
+    HttpClient client = server.connect();
+    EXPECT_EQ(client.request("MADEUP" + std::to_string(i), "/health").status, 405);
+  }
+  // Counted once the reply is away.
+  std::string text, line;
+  EXPECT_TRUE(test::eventually([&] {
+    text = server.get("/metrics").body;
+    const std::size_t at = text.find("method=\"other\"");
+    line = at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+    return line.ends_with("} 20");
+  })) << line;
+  EXPECT_EQ(text.find("MADEUP"), std::string::npos);
+}
+
 std::optional<int> wait_for_end(Server& server) {
   std::optional<int> code;
   test::eventually([&] {

@@ -10,6 +10,9 @@
 namespace m3::chat {
 namespace {
 
+// Of a request: a reply's calls look for theirs among them one by one.
+constexpr std::size_t most_tools = 4096;
+
 constexpr std::array<std::string_view, 7> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 // A member that is there and not null.
@@ -103,6 +106,9 @@ void read_tools(const Dict& body, ChatRequest& request) {
   request.tools = Value::none(Origin::message);
   if (const Value* tools = present(body, "tools")) {
     if (!tools->is(Kind::list)) fail("tools: expected a list, found {}", json_type(*tools));
+    if (tools->items().size() > most_tools) {
+      fail("tools: has {} items; at most {} are taken", tools->items().size(), most_tools);
+    }
     for (std::size_t i = 0; i < tools->items().size(); ++i) {
       check_tool(tools->items()[i], fmt::format("tools[{}]", i), parsed);
     }

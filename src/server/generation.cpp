@@ -24,7 +24,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void start(Request request, std::vector<std::vector<TokenId>> prompts) {
     const auto now = Clock::now();
-    const bool constrained = request.constraint.kind != Constraint::Kind::none || !request.sampling.allowed_ids.empty();
+    // A constraint may turn out to cost too much while it is compiled, and limits to leave no token: such a reply begins
+    // with its first event.
+    begins_at_once_ = request.constraint.kind == Constraint::Kind::none && request.sampling.allowed_ids.empty();
     samples_ = request.samples;
     open_ = samples_ * static_cast<int>(prompts.size());
     open_of_.assign(prompts.size(), samples_);
@@ -49,11 +51,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     };
     key_ = server_.generations().add(exchange_->request().id, cancel_weakly);
     exchange_->on_gone(cancel_weakly);
-    queue_.post([self = shared_from_this(), constrained] {
+    queue_.post([self = shared_from_this()] {
       self->accepted_ = true;
-      // A constraint may turn out to cost too much while it is compiled, and limits to leave no token: such a reply
-      // begins with its first event.
-      if (!constrained) self->begin();
       self->drain();
     });
   }
@@ -146,6 +145,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
       posted_ = false;
     }
     try {
+      if (begins_at_once_ && !began_) begin();
       for (const Arrived& arrived : batch) {
         if (done_) return;
         handle(arrived);
@@ -227,7 +227,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<int> open_of_;            // by prompt: samples that have not finished
   std::vector<Metrics::Timer> timers_;  // by prompt
   std::uint64_t key_ = 0;
-  int open_ = 0;           // samples that have not finished
+  int open_ = 0;  // samples that have not finished
+  bool begins_at_once_ = true;
   bool accepted_ = false;  // start() is through
   bool began_ = false, done_ = false;
   std::optional<Clock::time_point> alarm_;

@@ -15,12 +15,6 @@ constexpr std::size_t most_tools = 4096;
 
 constexpr std::array<std::string_view, 7> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
-// A member that is there and not null.
-const Value* present(const Dict& dict, std::string_view name) {
-  const Value* value = dict.find(name);
-  return value == nullptr || value->is(Kind::none) ? nullptr : value;
-}
-
 std::optional<bool> read_flag(const Dict& dict, const char* name) {
   const Value* value = present(dict, name);
   if (value == nullptr) return std::nullopt;
@@ -164,6 +158,11 @@ bool asks_for_form(const Dict& body) {
 }
 
 }  // namespace
+
+const Value* present(const Dict& dict, std::string_view name) {
+  const Value* value = dict.find(name);
+  return value == nullptr || value->is(Kind::none) ? nullptr : value;
+}
 
 const char* json_type(const Value& value) {
   switch (value.kind()) {

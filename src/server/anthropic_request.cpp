@@ -15,23 +15,10 @@ using chat::Dict;
 using chat::Kind;
 using chat::Value;
 
-// The member that a block or message cannot be without.
-std::string required_string(Fields& fields, std::string_view name) {
-  const auto found = fields.string(name);
-  if (!found) refuse(fields.path_of(name), "missing");
-  return *found;
-}
-
 std::string type_of(const Value& block, const std::string& path) {
   if (!block.is(Kind::dict)) refuse(path, "expected a content block (an object), found " + kind_of(block));
   Fields fields(block, path + ".");
-  return required_string(fields, "type");
-}
-
-void join(std::string& text, const std::string& more) {
-  if (more.empty()) return;
-  if (!text.empty()) text += "\n\n";
-  text += more;
+  return fields.required_string("type");
 }
 
 // Text and pictures in their order; neighbouring texts are one, with a blank line between them.
@@ -74,15 +61,15 @@ class Parts {
 void read_picture(const char* type_in_chat, Fields& block, Parts& parts) {
   auto source = block.object("source");
   if (!source) refuse(block.path_of("source"), "missing");
-  const std::string type = required_string(*source, "type");
+  const std::string type = source->required_string("type");
   if (type == "base64") {
-    const std::string media_type = required_string(*source, "media_type");
+    const std::string media_type = source->required_string("media_type");
     // The bytes say what they are; a type that is wrong is tolerated.
     if (media_type.find(',') != std::string::npos) refuse(source->path_of("media_type"), "not a MIME type");
-    parts.add_picture(type_in_chat, "data:" + media_type + ";base64," + required_string(*source, "data"),
+    parts.add_picture(type_in_chat, "data:" + media_type + ";base64," + source->required_string("data"),
                       block.own_path());
   } else if (type == "url") {
-    parts.add_picture(type_in_chat, required_string(*source, "url"), block.own_path());
+    parts.add_picture(type_in_chat, source->required_string("url"), block.own_path());
   } else {
     refuse(source->path_of("type"), fmt::format("'{}' is not implemented; known are base64 and url", type));
   }
@@ -93,12 +80,12 @@ void read_picture(const char* type_in_chat, Fields& block, Parts& parts) {
 void read_document(Fields& block, Parts& parts) {
   auto source = block.object("source");
   if (!source) refuse(block.path_of("source"), "missing");
-  const std::string type = required_string(*source, "type");
+  const std::string type = source->required_string("type");
   if (type != "text") {
     refuse(source->path_of("type"), fmt::format("'{}' is not implemented; a document can be given as text", type));
   }
   source->ignore({"media_type"});
-  const std::string data = required_string(*source, "data");
+  const std::string data = source->required_string("data");
   source->finish(false);
   std::string text;
   join(text, block.string("title").value_or(""));
@@ -111,7 +98,7 @@ void read_document(Fields& block, Parts& parts) {
 // text, image, video and document, as users and tools give them; false: another type.
 bool read_part(const std::string& type, Fields& block, Parts& parts) {
   if (type == "text") {
-    parts.add_text(required_string(block, "text"));
+    parts.add_text(block.required_string("text"));
     block.ignore({"citations"});
   } else if (type == "image" || type == "video") {
     read_picture(type == "image" ? "image_url" : "video_url", block, parts);
@@ -227,7 +214,7 @@ class Translator {
       if (type != "text") refuse(path + ".type", fmt::format("'{}' cannot stand here; only text can", type));
       Fields block(blocks.items()[i], path + ".");
       block.ignore({"type", "cache_control", "citations"});
-      const std::string part = required_string(block, "text");
+      const std::string part = block.required_string("text");
       block.finish(false);
       // Claude Code's note to its own servers. It differs from request to request, which would undo prefix caching.
       if (!part.starts_with("x-anthropic-billing-header:")) join(text, part);
@@ -247,7 +234,7 @@ class Translator {
       const Value& message = messages->items()[i];
       if (!message.is(Kind::dict)) refuse(path, "expected an object, found " + kind_of(message));
       Fields fields(message, path + ".");
-      role = required_string(fields, "role");
+      role = fields.required_string("role");
       const Value* content = fields.value("content");
       if (content == nullptr) refuse(path + ".content", "missing");
       if (!content->is(Kind::string) && !content->is(Kind::list)) {
@@ -306,7 +293,7 @@ class Translator {
   }
 
   void read_tool_result(Fields& block, const std::string& path) {
-    const std::string id = required_string(block, "tool_use_id");
+    const std::string id = block.required_string("tool_use_id");
     const bool failed = block.boolean("is_error").value_or(false);
     block.ignore({"cache_control"});
     const Value* content = block.value("content");
@@ -374,10 +361,10 @@ class Translator {
       Fields block(content.items()[i], block_path + ".");
       block.ignore({"type", "cache_control"});
       if (type == "text") {
-        join(text, required_string(block, "text"));
+        join(text, block.required_string("text"));
         block.ignore({"citations"});
       } else if (type == "thinking") {
-        join(thinking, required_string(block, "thinking"));
+        join(thinking, block.required_string("thinking"));
         block.ignore({"signature"});
       } else if (type == "redacted_thinking") {
         block.ignore({"data"});  // nobody but its maker can read it
@@ -401,8 +388,8 @@ class Translator {
   }
 
   Value read_tool_use(Fields& block, const std::string& path, std::size_t number) {
-    const std::string id = required_string(block, "id");
-    const std::string name = required_string(block, "name");
+    const std::string id = block.required_string("id");
+    const std::string name = block.required_string("name");
     const Value* input = block.value("input");
     if (input != nullptr && !input->is(Kind::dict)) {
       refuse(path + ".input", "expected an object, found " + kind_of(*input));
@@ -438,7 +425,7 @@ class Translator {
                                          *type));
     }
     Dict function;
-    set_member(function, "name", text_value(required_string(fields, "name")));
+    set_member(function, "name", text_value(fields.required_string("name")));
     if (const auto description = fields.string("description")) {
       set_member(function, "description", text_value(*description));
     }
@@ -468,7 +455,7 @@ class Translator {
     const std::string type = choice->word("type", {"auto", "any", "tool", "none"}).value_or("");
     if (type.empty()) refuse("tool_choice.type", "missing");
     if (type == "tool") {
-      const std::string name = required_string(*choice, "name");
+      const std::string name = choice->required_string("name");
       set_member(
           body_, "tool_choice",
           dict_value({{"type", text_value("function")}, {"function", dict_value({{"name", text_value(name)}})}}));
@@ -521,7 +508,7 @@ class Translator {
   void read_format(Fields& holder, const char* name) {
     auto format = holder.object(name);
     if (!format) return;
-    const std::string type = required_string(*format, "type");
+    const std::string type = format->required_string("type");
     if (type != "json_schema") refuse(format->path_of("type"), "only json_schema is known");
     const Value* schema = format->value("schema");
     if (schema == nullptr) refuse(format->path_of("schema"), "missing");

@@ -1,6 +1,8 @@
 #include "src/chat/arguments.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "src/chat/coerce.h"
 
@@ -52,14 +54,11 @@ std::string merge(const std::vector<const ArgumentNode*>& nodes, const SchemaVie
 
 std::string members_to_json(const std::vector<ArgumentNode>& nodes, const SchemaView& schema) {
   std::vector<std::vector<const ArgumentNode*>> groups;
+  std::unordered_map<std::string_view, std::size_t> group_of;  // by tag
   for (const ArgumentNode& node : nodes) {
-    const auto same =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.front()->tag == node.tag; });
-    if (same == groups.end()) {
-      groups.push_back({&node});
-    } else {
-      same->push_back(&node);
-    }
+    const auto [at, added] = group_of.emplace(node.tag, groups.size());
+    if (added) groups.emplace_back();
+    groups[at->second].push_back(&node);
   }
   std::string out = "{";
   for (const auto& group : groups) {

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <list>
 #include <map>
 #include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "src/base/error.h"
 #include "src/chat/request_fields.h"
@@ -157,37 +162,55 @@ Value normalize_message(const Value& given, const std::string& path) {
 
 bool is_absent(const Value* content) { return content == nullptr || !truthy(*content); }
 
-// Two contents with a blank line between them.
-Value joined_content(const Value& first, const Value& second) {
-  if (first.is(Kind::string) && second.is(Kind::string)) {
-    return text_value(first.bytes() + "\n\n" + second.bytes());
-  }
-  std::vector<Value> parts;
-  const auto add = [&](const Value& content) {
-    if (content.is(Kind::string)) {
-      parts.push_back(content);
-    } else {
-      parts.insert(parts.end(), content.items().begin(), content.items().end());
+// Contents one after another, with a blank line between them.
+class JoinedContent {
+ public:
+  void add(const Value& content) {
+    if (is_absent(&content)) return;
+    if (++count_ == 1) only_ = content;
+    const bool text = content.is(Kind::string);
+    if (text && parts_.empty()) {
+      if (count_ > 1) text_ += gap;
+      text_ += content.bytes();
+      return;
     }
-  };
-  add(first);
-  parts.push_back(text_value("\n\n"));
-  add(second);
-  // The template takes bare strings as text, but others may not.
-  for (Value& part : parts) {
-    if (!part.is(Kind::string)) continue;
-    auto dict = std::make_shared<Dict>();
-    dict->set(text_value("type"), text_value("text"));
-    dict->set(text_value("text"), part);
-    part = Value::dict(std::move(dict), Origin::message);
+    if (parts_.empty() && count_ > 1) parts_.push_back(text_value(text_));
+    if (count_ > 1) parts_.push_back(text_value(gap));
+    if (text) {
+      parts_.push_back(content);
+    } else {
+      parts_.insert(parts_.end(), content.items().begin(), content.items().end());
+    }
   }
-  return Value::list(std::move(parts), Origin::message);
-}
+  bool empty() const { return count_ == 0; }
+  // One content alone stays as it is.
+  Value value() && {
+    if (count_ == 1) return only_;
+    if (parts_.empty()) return text_value(text_);
+    // The template takes bare strings as text, but others may not.
+    for (Value& part : parts_) {
+      if (!part.is(Kind::string)) continue;
+      auto dict = std::make_shared<Dict>();
+      dict->set(text_value("type"), text_value("text"));
+      dict->set(text_value("text"), part);
+      part = Value::dict(std::move(dict), Origin::message);
+    }
+    return Value::list(std::move(parts_), Origin::message);
+  }
+
+ private:
+  static constexpr const char* gap = "\n\n";
+  std::size_t count_ = 0;
+  Value only_;
+  std::string text_;          // as long as all were strings
+  std::vector<Value> parts_;  // from the first list on
+};
 
 // root first, then one message with all system text, then the conversation.
 std::vector<Value> order_system_messages(const std::vector<Value>& messages, const ChatRequestOptions& options) {
   std::vector<Value> head, rest;
   std::optional<Value> developer;
+  JoinedContent joined;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Value& message = messages[i];
     const std::string role = role_of(message);
@@ -204,15 +227,11 @@ std::vector<Value> order_system_messages(const std::vector<Value>& messages, con
     if (!leads && options.refuse_late_system) {
       fail("messages[{}].role: a {} message behind the first is refused here", i, role);
     }
-    if (!developer) {
-      developer = message;
-      continue;
-    }
-    const Value* content = message.as_dict().find("content");
-    if (is_absent(content)) continue;
-    const Value* before = developer->as_dict().find("content");
-    developer =
-        with_member(developer->as_dict(), "content", is_absent(before) ? *content : joined_content(*before, *content));
+    if (!developer) developer = message;
+    if (const Value* content = message.as_dict().find("content")) joined.add(*content);
+  }
+  if (developer && !joined.empty()) {
+    developer = with_member(developer->as_dict(), "content", std::move(joined).value());
   }
   if (developer) head.push_back(*developer);
   head.insert(head.end(), rest.begin(), rest.end());
@@ -224,14 +243,40 @@ std::string id_of(const Value& holder, const char* name) {
   return id != nullptr && id->is(Kind::string) ? id->bytes() : std::string();
 }
 
+// Calls that wait for their results, in order.
+class OpenCalls {
+ public:
+  void add(std::string id) {
+    const auto at = ids_.insert(ids_.end(), std::move(id));
+    by_id_[*at].push_back(at);
+  }
+  // False: none of that id waits.
+  bool take(const std::string& id) {
+    const auto found = by_id_.find(id);
+    if (found == by_id_.end()) return false;
+    ids_.erase(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) by_id_.erase(found);
+    return true;
+  }
+  void take_first() { take(std::string(ids_.front())); }
+  bool empty() const { return ids_.empty(); }
+  std::size_t size() const { return ids_.size(); }
+  const std::string& first() const { return ids_.front(); }
+
+ private:
+  std::list<std::string> ids_;
+  std::unordered_map<std::string, std::list<std::list<std::string>::iterator>> by_id_;
+};
+
 // `more`: the model goes on behind the last message.
 void check_tool_results(const std::vector<Value>& messages, bool more) {
-  std::vector<std::string> open;
+  OpenCalls open;
   std::size_t asked_at = 0;
   const auto check_none_open = [&] {
     if (open.empty()) return;
     fail("messages[{}].tool_calls: {} of them without a result (the first has the id '{}'); each needs a tool message",
-         asked_at, open.size(), shortened(open.front()));
+         asked_at, open.size(), shortened(open.first()));
   };
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string role = role_of(messages[i]);
@@ -241,17 +286,17 @@ void check_tool_results(const std::vector<Value>& messages, bool more) {
       const Value* calls = messages[i].as_dict().find("tool_calls");
       if (calls == nullptr) continue;
       asked_at = i;
-      for (const Value& call : calls->items()) open.push_back(id_of(call, "id"));
+      for (const Value& call : calls->items()) open.add(id_of(call, "id"));
       continue;
     }
     const std::string id = id_of(messages[i], "tool_call_id");
-    const auto found = std::find(open.begin(), open.end(), id);
     if (open.empty() && id.empty()) fail("messages[{}]: a tool result without a call before it", i);
-    if (found == open.end() && !id.empty()) {
+    if (open.take(id)) continue;
+    if (!id.empty()) {
       fail("messages[{}].tool_call_id: no open call of the assistant message before it has the id '{}'", i,
            shortened(id));
     }
-    open.erase(found == open.end() ? open.begin() : found);
+    open.take_first();
   }
   if (more || asked_at + 1 < messages.size()) check_none_open();
 }

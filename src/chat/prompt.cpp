@@ -55,10 +55,18 @@ void add_special_tokens(const Value& config, Dict& tokens) {
 }
 
 std::string unused_mark(const Value& messages) {
-  // Private-use characters; longer ones until no message holds it.
+  // A private-use character and behind it more of another one than anywhere in the messages.
+  constexpr std::string_view begin = "\xee\x80\x80", more = "\xee\x80\x81";
   const std::string all = to_json(messages, {}).bytes();
-  std::string mark = "\xee\x80\x80";
-  while (all.find(mark) != std::string::npos) mark += "\xee\x80\x81";
+  std::size_t longest = 0;
+  for (std::size_t at = 0; (at = all.find(more, at)) != std::string::npos;) {
+    std::size_t count = 0;
+    for (; all.compare(at, more.size(), more) == 0; at += more.size()) ++count;
+    longest = std::max(longest, count);
+  }
+  std::string mark(begin);
+  if (all.find(begin) == std::string::npos) return mark;
+  for (std::size_t i = 0; i <= longest; ++i) mark += more;
   return mark;
 }
 

@@ -14,12 +14,6 @@
 namespace m3::chat {
 namespace {
 
-// A member that is there and not null.
-const Value* present(const Dict& dict, std::string_view name) {
-  const Value* value = dict.find(name);
-  return value == nullptr || value->is(Kind::none) ? nullptr : value;
-}
-
 std::string text_of(const Value& value, const std::string& path) {
   if (!value.is(Kind::string)) fail("{}: expected a string, found {}", path, json_type(value));
   return value.bytes();

@@ -10,13 +10,10 @@
 namespace m3::chat {
 namespace {
 
-constexpr std::array<std::string_view, 7> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+// Of a request: a reply's calls look for theirs among them one by one.
+constexpr std::size_t most_tools = 4096;
 
-// A member that is there and not null.
-const Value* present(const Dict& dict, std::string_view name) {
-  const Value* value = dict.find(name);
-  return value == nullptr || value->is(Kind::none) ? nullptr : value;
-}
+constexpr std::array<std::string_view, 7> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 std::optional<bool> read_flag(const Dict& dict, const char* name) {
   const Value* value = present(dict, name);
@@ -103,6 +100,9 @@ void read_tools(const Dict& body, ChatRequest& request) {
   request.tools = Value::none(Origin::message);
   if (const Value* tools = present(body, "tools")) {
     if (!tools->is(Kind::list)) fail("tools: expected a list, found {}", json_type(*tools));
+    if (tools->items().size() > most_tools) {
+      fail("tools: has {} items; at most {} are taken", tools->items().size(), most_tools);
+    }
     for (std::size_t i = 0; i < tools->items().size(); ++i) {
       check_tool(tools->items()[i], fmt::format("tools[{}]", i), parsed);
     }
@@ -158,6 +158,11 @@ bool asks_for_form(const Dict& body) {
 }
 
 }  // namespace
+
+const Value* present(const Dict& dict, std::string_view name) {
+  const Value* value = dict.find(name);
+  return value == nullptr || value->is(Kind::none) ? nullptr : value;
+}
 
 const char* json_type(const Value& value) {
   switch (value.kind()) {

@@ -1,10 +1,15 @@
 // The fields of a chat request beside its messages: tools, thinking, template arguments.
 #pragma once
 
+#include <string_view>
+
 #include "src/chat/coerce.h"
 #include "src/chat/messages.h"
 
 namespace m3::chat {
+
+// A member that is there and not null.
+const Value* present(const Dict& dict, std::string_view name);
 
 // "a string", "an object", "null": how an error names what was found.
 const char* json_type(const Value& value);

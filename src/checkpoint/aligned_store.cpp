@@ -10,7 +10,6 @@ namespace m3 {
 const std::byte* AlignedStore::data(const StoredTensor& tensor) {
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.bytes.data());
   if (address % dtype_size(tensor.dtype) == 0) return tensor.bytes.data();
-  copied_ += static_cast<std::int64_t>(tensor.bytes.size());
   return copies_.emplace_back(tensor.bytes.begin(), tensor.bytes.end()).data();
 }
 

@@ -14,11 +14,9 @@ namespace m3 {
 class AlignedStore {
  public:
   const std::byte* data(const StoredTensor& tensor);
-  std::int64_t copied_bytes() const { return copied_; }
 
  private:
   std::deque<std::vector<std::byte>> copies_;
-  std::int64_t copied_ = 0;
 };
 
 // The elements of an F32, F16 or BF16 tensor as fp32. Errors: any other dtype.

@@ -40,6 +40,8 @@ Checkpoint open_model(const BenchOptions& options) {
     return Checkpoint::open(options.model.path(), {engine.quantization, engine.quantization_exclude});
   }
   if (!options.model.checkpoint.empty()) fail_usage("a checkpoint and --random-config: give one of them");
+  if (!engine.quantization.empty() || !engine.quantization_exclude.empty())
+    fail_usage("--quantization is of a checkpoint; --format says what the weights of a --random-config are");
   ModelConfig config = read_config(options.random_config);
   if (options.layers > 0) {
     if (options.layers > config.num_hidden_layers)
@@ -217,6 +219,7 @@ void add_bench_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("bench", "Measure prefill and decode beside the machine's limits");
   const auto options = std::make_shared<BenchOptions>();
   add_model_options(command, options->model);
+  command.remove_option(command.get_option("--max-model-len"));  // --context and --prompt say it
   command.add_option("--random-config", options->random_config,
                      "A config.json: random weights of that size, made in memory, the device's on cuda");
   command

@@ -107,9 +107,13 @@ void add_bench_serve_command(CLI::App& bench) {
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command.add_flag("--ignore-eos", plan.ignore_eos, "Replies go on to their full length");
-  command.add_option("--temperature", plan.temperature, "")->check(CLI::Range(0.0, 2.0))->capture_default_str();
+  command.add_option("--temperature", plan.temperature, "Of the replies; 0 takes the most probable tokens")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
   command.add_option("--seed", plan.seed, "Of lengths, prompts and times")->capture_default_str();
-  command.add_option("--metric-percentiles", options->percentiles, "")->delimiter(',')->capture_default_str();
+  command.add_option("--metric-percentiles", options->percentiles, "Of each time that is printed")
+      ->delimiter(',')
+      ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");
   command.callback([options] { run(*options); });
 }

@@ -20,6 +20,17 @@ struct InspectOptions {
   MediaOptions media;
 };
 
+void check(const CLI::App& command, const MediaOptions& media) {
+  for (const char* option : {"--min-pixels", "--max-pixels", "--max-long-side-pixel"}) {
+    if (!media.asked() && command.count(option) > 0)
+      fail_usage("{} is for --image and --video; it has no effect without", option);
+  }
+  for (const char* option : {"--fps", "--min-frames", "--max-frames"}) {
+    if (media.video.empty() && command.count(option) > 0)
+      fail_usage("{} is for --video; it has no effect without", option);
+  }
+}
+
 void run(const InspectOptions& options) {
   if (options.media.asked()) {
     if (!options.path.empty() || options.deep) fail_usage("inspect: --image and --video go without a checkpoint");
@@ -50,7 +61,10 @@ void add_inspect_command(CLI::App& app) {
   command.add_flag("--json", options->json, "Print one JSON object with exact integers");
   command.add_flag("--deep", options->deep, "Read all weights too: values that are not finite, NaN scales, ranges");
   add_media_options(command, options->media);
-  command.callback([options] { run(*options); });
+  command.callback([&command, options] {
+    check(command, options->media);
+    run(*options);
+  });
 }
 
 }  // namespace m3::cli

@@ -86,16 +86,6 @@ void add_media_flags(CLI::App& command, MediaFlags& flags) {
       .add_option("--media-size-rule", flags.size_rule,
                   "long-side (MiniMax's own; the default), or area (as transformers and vLLM size pictures)")
       ->check(CLI::IsMember({"long-side", "area"}));
-  command.add_option("--allowed-media-domains", flags.domains,
-                     "Hosts that pictures may be fetched from, with all below them (JSON list or words); * is every "
-                     "public one. Without, none");
-  command.add_option("--media-private-hosts", flags.options.sources.fetch.private_hosts,
-                     "HOST:PORT of picture servers in a private network, which are refused otherwise");
-  command
-      .add_option("--media-fetch-timeout", flags.options.sources.fetch.seconds,
-                  "Seconds for fetching a picture, redirects included")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
   media::MediaOptions& options = flags.options;
   command.add_option("--media-decode-timeout", options.decode_seconds, "Seconds for decoding one picture or video")
       ->check(CLI::Range(0.01, 86400.0))
@@ -111,6 +101,19 @@ void add_media_flags(CLI::App& command, MediaFlags& flags) {
                   "Pixels of all frames of a video, decoded")
       ->transform(byte_words)
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 60))
+      ->capture_default_str();
+}
+
+void add_web_flags(CLI::App& command, MediaFlags& flags) {
+  command.add_option("--allowed-media-domains", flags.domains,
+                     "Hosts that pictures may be fetched from, with all below them (JSON list or words); * is every "
+                     "public one. Without, none");
+  command.add_option("--media-private-hosts", flags.options.sources.fetch.private_hosts,
+                     "HOST:PORT of picture servers in a private network, which are refused otherwise");
+  command
+      .add_option("--media-fetch-timeout", flags.options.sources.fetch.seconds,
+                  "Seconds for fetching a picture, redirects included")
+      ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
 }
 

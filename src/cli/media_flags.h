@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,13 @@ struct MediaFlags {
   media::MediaOptions finish() const;
 };
 
-// Where pictures may come from, how large they become and what decoding may take: --mm-processor-kwargs,
-// --media-size-rule, --allowed-media-domains, --media-private-hosts, --media-fetch-timeout, --media-decode-timeout,
-// --media-decode-memory-bytes, --media-max-video-total-pixels.
+// How large pictures become and what decoding may take.
+inline constexpr std::array<const char*, 5> media_flags = {"--mm-processor-kwargs", "--media-size-rule",
+                                                           "--media-decode-timeout", "--media-decode-memory-bytes",
+                                                           "--media-max-video-total-pixels"};
 void add_media_flags(CLI::App& command, MediaFlags& flags);
+// Where on the web requests may have them: --allowed-media-domains, --media-private-hosts, --media-fetch-timeout.
+void add_web_flags(CLI::App& command, MediaFlags& flags);
 // What requests of others may cost: --limit-mm-per-prompt, --language-model-only, --allowed-local-media-path,
 // --media-*.
 void add_media_limits(CLI::App& command, MediaFlags& flags);

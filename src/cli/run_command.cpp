@@ -163,6 +163,7 @@ void add_run_command(CLI::App& app) {
   add_model_options(command, options->model);
   add_picture_options(command, options->model.engine);
   add_media_flags(command, options->media);
+  add_web_flags(command, options->media);
   command.add_option("--prompt", options->prompt, "The question, or with --raw the text to complete");
   command.add_option("--prompt-file", options->prompt_file, "Read it from a file, or from standard input with -");
   command.add_flag("--raw", options->raw, "Complete the text as it is, without the chat format");

@@ -133,6 +133,7 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
                    "Blocks of 128 tokens computed once serve all prompts that begin so (on)");
   add_picture_options(command, engine);
   add_media_flags(command, options.media);
+  add_web_flags(command, options.media);
   add_media_limits(command, options.media);
   command.add_option("--block-size", options.block_size, "Tokens of a cache block: 128 in M3")
       ->check(CLI::IsMember({128}));

@@ -104,6 +104,10 @@ void run(const CLI::App& command, const TraceCommand& options) {
   const bool pictures = !options.images.empty() || !options.videos.empty();
   if (options.ids_file.empty() && options.pixels_file.empty() && !pictures)
     fail_usage("nothing to trace: give --token-ids, --pixels, --image or --video");
+  for (const char* flag : media_flags) {
+    if (!pictures && command.count(flag) > 0)
+      fail_usage("{} is for --image and --video; it has no effect without", flag);
+  }
   if (!options.ids_file.empty()) trace.token_ids = read_token_ids(options.ids_file);
   if (!options.pixels_file.empty()) trace.media = read_pixel_file(options.pixels_file);
   if (options.positions == "all") {

@@ -188,6 +188,18 @@ struct Constraints::Data {
     compiler.emplace(info, 1, true, shared_masks, true);
   }
 
+  // What waits and was given up by all who asked: refused requests and clients that went would else leave without bound
+  // what is compiled for nobody. Below the lock, where nobody can come to hold one again.
+  void drop_abandoned() {
+    std::erase_if(queue, [&](const ConstraintHandle& waiting) {
+      if (waiting.use_count() > 2) return false;  // this queue's and `used`'s
+      const auto found = by_text.find(waiting->data_->text);
+      used.erase(found->second);
+      by_text.erase(found);
+      return true;
+    });
+  }
+
   void loop() {
     while (true) {
       ConstraintHandle next;
@@ -195,6 +207,8 @@ struct Constraints::Data {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return stopping || !queue.empty(); });
         if (stopping) return;
+        drop_abandoned();
+        if (queue.empty()) continue;
         next = queue.front();
         queue.pop_front();
       }
@@ -311,6 +325,11 @@ Constraints::~Constraints() {
 const std::vector<TokenId>& Constraints::end_ids() const { return data_->end_ids; }
 std::int64_t Constraints::vocab_size() const { return data_->vocab_size; }
 
+std::size_t Constraints::waiting() const {
+  const std::lock_guard lock(data_->mutex);
+  return data_->queue.size();
+}
+
 namespace {
 
 // Literals that hold the text of an added token, with the token in its place; Special("…") as the token's id.
@@ -404,6 +423,7 @@ ConstraintHandle Constraints::compile(const Constraint& constraint, std::functio
       handle = data_->used.front();
     } else {
       if (constraint.kind == Constraint::Kind::grammar) grammar::check_grammar(constraint.text, "grammar");
+      data_->drop_abandoned();
       handle = std::make_shared<CompiledConstraint>();
       handle->data_ = std::make_shared<CompiledConstraint::Data>();
       handle->data_->text = text;

@@ -81,11 +81,13 @@ class Constraints {
   // Checks and queues a constraint, or finds it in the cache; never waits. Errors: an unsupported keyword of a schema
   // with its path, something that is no schema, expression or grammar, too large a text. What shows only when it is
   // compiled (too many states, too long a time) makes state() failed. `ready` is called once, on the compiler's thread,
-  // when the state has changed; at once if it is there already.
+  // when the state has changed; at once if it is there already. What nobody holds any more when its turn comes is not
+  // compiled, and its `ready` not called.
   ConstraintHandle compile(const Constraint& constraint, std::function<void()> ready = {});
   // Of a constraint that is ready.
   ConstraintMatcher matcher(const CompiledConstraint& constraint) const;
 
+  std::size_t waiting() const;  // for their turn
   // The grammar that a constraint stands for, as compile() makes it. Errors as there.
   std::string grammar_text(const Constraint& constraint) const;
   std::int64_t vocab_size() const;

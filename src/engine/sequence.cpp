@@ -32,6 +32,7 @@ ActiveRequest::ActiveRequest(RequestId request_id, Request asked, std::vector<Pi
       pictures(std::move(shown)),
       sink(std::move(to)),
       seed(drawn_seed),
+      stops(std::make_shared<const StopList>(std::exchange(request.stop, {}))),
       open(request.samples) {
   for (const auto& [token, value] : request.sampling.logit_bias) bias.push_back({token, value});
   if (!request.sampling.allowed_ids.empty()) {
@@ -80,7 +81,7 @@ Sequence::Sequence(ActiveRequest& request, int sample, const SequenceContext& co
       request_(request),
       context_(context),
       decoder_(context.tokenizer, request.request.skip_special),
-      stop_(request.request.stop) {
+      stop_(request.stops) {
   rank = {request.request.priority, request.id, sample};
   cache_salt = request.request.cache_salt;
   block_salts = engine::block_salts(request.pictures);
@@ -193,7 +194,7 @@ void Sequence::take(TokenId id, Event& event) {
   const StopStrings::Result result = stop_.push(decoder_.push(id), armed);
   event.text += result.text;
   if (result.matched >= 0) {
-    const std::string& stop = request.stop[static_cast<std::size_t>(result.matched)];
+    const std::string& stop = request_.stops->text(static_cast<std::size_t>(result.matched));
     if (request.include_stop_in_output) event.text += stop;
     event.finish = FinishReason::stop;
     event.stop_reason = stop;

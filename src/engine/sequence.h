@@ -57,6 +57,7 @@ struct ActiveRequest {
   std::vector<Picture> pictures;
   EventSink sink;
   std::uint64_t seed;
+  std::shared_ptr<const StopList> stops;  // of request.stop, which is empty then
   std::vector<ops::SamplingRow::Bias> bias;
   std::vector<std::uint32_t> allowed, allowed_no_end;  // as in Vocabulary, for `allowed_ids`; empty: not given
   const std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();

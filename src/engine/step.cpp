@@ -107,7 +107,7 @@ std::int32_t Step::add_chunk(Sequence& sequence, std::int64_t first, std::int64_
 }
 
 std::vector<Draw>& Step::run(const Plan& plan) {
-  forward_seconds_ = sampling_seconds_ = mask_seconds_ = 0;
+  forward_seconds_ = sampling_seconds_ = 0;
   collect(plan);
   std::vector<Sequence*> masked;
   for (const Draw& draw : draws_) {
@@ -122,10 +122,7 @@ std::vector<Draw>& Step::run(const Plan& plan) {
   }
   {
     const Stopwatch watch(sampling_seconds_);
-    {
-      const Stopwatch mask_watch(mask_seconds_);
-      masks_.wait();
-    }
+    masks_.wait();
     if (!prompt_rows_.empty()) note_prompt_rows();
     if (!draws_.empty()) begin_sample();
   }

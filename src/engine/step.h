@@ -33,8 +33,6 @@ class Step {
 
   // Of the last run: spent in operations of the backend, and in reading logits.
   double forward_seconds() const { return forward_seconds_; }
-  // Of sampling: waited for masks of constraints that were not ready when the logits were.
-  double mask_seconds() const { return mask_seconds_; }
   double sampling_seconds() const { return sampling_seconds_; }
 
  private:
@@ -72,7 +70,7 @@ class Step {
   std::vector<std::uint8_t> finite_;
   std::vector<std::vector<float>> raw_;   // logits as they were before the sampler, where asked; by draw
   std::vector<std::byte> prompt_logits_;  // of prompt rows, where the backend's memory is not the host's
-  double forward_seconds_ = 0, sampling_seconds_ = 0, mask_seconds_ = 0;
+  double forward_seconds_ = 0, sampling_seconds_ = 0;
 };
 
 }  // namespace m3::engine

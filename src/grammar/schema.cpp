@@ -12,7 +12,8 @@ namespace m3::grammar {
 namespace {
 
 constexpr std::size_t max_work = 200'000;
-constexpr std::size_t max_values = 20'000;  // of an enum
+constexpr std::size_t max_pairs = 100'000'000;  // about a second
+constexpr std::size_t max_values = 20'000;      // of an enum
 
 struct KindName {
   std::string_view name;
@@ -149,6 +150,10 @@ void Schema::unsupported(const std::string& path, const char* why) const {
   if (strictness_ == Strictness::strict) fail("{}: {}", path, why);
 }
 
+void Schema::compare_pairs(std::size_t left, std::size_t right) const {
+  if ((pairs_ += left * right) > max_pairs) fail("{}: the schema is too complex", path_);
+}
+
 void Schema::add_reference(Draft& draft, const Part& part, const Json& value, int depth) const {
   const std::string path = part.path + ".$ref";
   if (!value.is_string()) fail("{}: expected a string", path);
@@ -272,6 +277,7 @@ void Schema::add_keyword(Draft& draft, const Part& part, const std::string& keyw
       values.push_back(value);
     }
     if (shape.values) {
+      compare_pairs(shape.values->size(), values.size());
       std::erase_if(values, [&](const Json& one) {
         return std::find(shape.values->begin(), shape.values->end(), one) == shape.values->end();
       });

@@ -110,12 +110,15 @@ class Schema {
   void finish_array(Draft& draft) const;
   void finish_object(Draft& draft) const;
   void unsupported(const std::string& path, const char* why) const;
+  // Counts pairs of values or names that are compared. Errors: more than any schema of this size needs.
+  void compare_pairs(std::size_t left, std::size_t right) const;
   std::vector<Shape> expanded(const Parts& parts) const;
 
   const Json* root_;
   std::string path_;
   Strictness strictness_;
-  mutable std::size_t work_ = 0;  // schemas looked at, so that a small schema cannot ask for a lot of it
+  // Schemas looked at, and pairs compared: a small schema cannot ask for a lot of it.
+  mutable std::size_t work_ = 0, pairs_ = 0;
 };
 
 }  // namespace m3::grammar

@@ -35,6 +35,7 @@ void without(Shape& shape, unsigned kinds) { shape.kinds &= ~kinds; }
 }  // namespace
 
 void Schema::check_one_of(const Json& alternatives, const std::string& path) const {
+  compare_pairs(alternatives.size(), alternatives.size());
   std::vector<std::vector<Shape>> shapes;
   for (std::size_t i = 0; i < alternatives.size(); ++i) {
     shapes.push_back(expanded({{&alternatives[i], fmt::format("{}[{}]", path, i)}}));
@@ -55,6 +56,8 @@ void Schema::check_one_of(const Json& alternatives, const std::string& path) con
 bool Schema::disjoint(const Shape& left, const Shape& right, int depth) const {
   const unsigned both = left.kinds & right.kinds;
   if (both == 0) return true;
+  compare_pairs(left.values ? left.values->size() : left.properties.size(),
+                right.values ? right.values->size() : right.properties.size());
   if (left.values && right.values) {
     return std::none_of(left.values->begin(), left.values->end(), [&](const Json& value) {
       return std::find(right.values->begin(), right.values->end(), value) != right.values->end();
@@ -86,6 +89,10 @@ void Schema::expand(Draft draft, std::vector<Shape>& out, int depth) const {
   }
   const Draft::Group group = draft.groups.back();
   draft.groups.pop_back();
+  // Each alternative has a copy of what is there.
+  std::size_t copied = 1 + draft.required.size() + (draft.shape.values ? draft.shape.values->size() : 0);
+  for (const auto& part : draft.objects) copied += part.properties.size();
+  compare_pairs(group.alternatives->size(), copied);
   for (std::size_t i = 0; i < group.alternatives->size(); ++i) {
     Draft next = draft;
     add(next, {&(*group.alternatives)[i], fmt::format("{}[{}]", group.path, i)}, depth + 1);
@@ -191,6 +198,9 @@ void Schema::finish_array(Draft& draft) const {
 void Schema::finish_object(Draft& draft) const {
   Shape& shape = draft.shape;
   std::vector<Property>& properties = shape.properties;
+  std::size_t names = draft.required.size();
+  for (const auto& part : draft.objects) names += part.properties.size();
+  compare_pairs(names, names);
   for (const auto& part : draft.objects) {
     for (const Property& property : part.properties) {
       const auto same = std::find_if(properties.begin(), properties.end(),

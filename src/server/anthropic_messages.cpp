@@ -241,7 +241,7 @@ void create_message(Server& server, const std::shared_ptr<Exchange>& exchange) {
   const auto generate = [&server, exchange, call, streamed = given.stream,
                          thinking = given.show_thinking](const std::vector<media::Prepared>& prepared) {
     add_pictures(server.model(), prepared, *call);
-    std::vector<Request> requests = {call->request};
+    Request request = call->request;
     call->request.media.clear();  // the engine has them
     std::unique_ptr<ReplyWriter> writer;
     if (streamed) {
@@ -249,7 +249,7 @@ void create_message(Server& server, const std::shared_ptr<Exchange>& exchange) {
     } else {
       writer = std::make_unique<WholeMessage>(exchange, std::move(*call), thinking);
     }
-    start_generation(server, exchange, std::move(requests), std::move(writer));
+    start_generation(server, exchange, std::move(request), std::move(writer));
   };
   try {
     with_pictures(server, exchange, std::move(pictures), given.names, generate);

@@ -15,67 +15,61 @@ using chat::Dict;
 using chat::Kind;
 using chat::Value;
 
-// The member that a block or message cannot be without.
-std::string required_string(Fields& fields, std::string_view name) {
-  const auto found = fields.string(name);
-  if (!found) refuse(fields.path_of(name), "missing");
-  return *found;
-}
-
 std::string type_of(const Value& block, const std::string& path) {
   if (!block.is(Kind::dict)) refuse(path, "expected a content block (an object), found " + kind_of(block));
   Fields fields(block, path + ".");
-  return required_string(fields, "type");
-}
-
-void join(std::string& text, const std::string& more) {
-  if (more.empty()) return;
-  if (!text.empty()) text += "\n\n";
-  text += more;
+  return fields.required_string("type");
 }
 
 // Text and pictures in their order; neighbouring texts are one, with a blank line between them.
 class Parts {
  public:
   void add_text(const std::string& text) {
-    if (!parts_.empty() && !last_is_picture_) parts_.pop_back();
-    if (last_is_picture_) text_.clear();
-    last_is_picture_ = false;
+    has_text_ = true;
     join(text_, text);
-    parts_.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(text_)}}));
   }
   // `type`: image_url or video_url.
   void add_picture(const char* type, const std::string& url, const std::string& path) {
+    end_text();
     pictures_.push_back({parts_.size(), path});
     parts_.push_back(dict_value({{"type", text_value(type)}, {type, dict_value({{"url", text_value(url)}})}}));
-    last_is_picture_ = true;
   }
-  bool empty() const { return parts_.empty(); }
-  Value content() const { return pictures_.empty() ? text_value(text_) : list_value(parts_); }
+  bool empty() const { return parts_.empty() && !has_text_; }
+  Value content() {
+    if (pictures_.empty()) return text_value(text_);
+    end_text();
+    return list_value(parts_);
+  }
   // Where the client's pictures stand among the parts of messages[number].
   void name_pictures(std::size_t number, FieldNames& names) const {
     for (const auto& [part, path] : pictures_) names.add(fmt::format("messages[{}].content[{}]", number, part), path);
   }
 
  private:
+  void end_text() {
+    if (has_text_) parts_.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(text_)}}));
+    has_text_ = false;
+    text_.clear();
+  }
+
   std::vector<Value> parts_;
-  std::string text_;
+  std::string text_;  // of the part that is being made, if it has begun
+  bool has_text_ = false;
   std::vector<std::pair<std::size_t, std::string>> pictures_;  // number of the part, and the client's path
-  bool last_is_picture_ = false;
 };
 
 void read_picture(const char* type_in_chat, Fields& block, Parts& parts) {
   auto source = block.object("source");
   if (!source) refuse(block.path_of("source"), "missing");
-  const std::string type = required_string(*source, "type");
+  const std::string type = source->required_string("type");
   if (type == "base64") {
-    const std::string media_type = required_string(*source, "media_type");
+    const std::string media_type = source->required_string("media_type");
     // The bytes say what they are; a type that is wrong is tolerated.
     if (media_type.find(',') != std::string::npos) refuse(source->path_of("media_type"), "not a MIME type");
-    parts.add_picture(type_in_chat, "data:" + media_type + ";base64," + required_string(*source, "data"),
+    parts.add_picture(type_in_chat, "data:" + media_type + ";base64," + source->required_string("data"),
                       block.own_path());
   } else if (type == "url") {
-    parts.add_picture(type_in_chat, required_string(*source, "url"), block.own_path());
+    parts.add_picture(type_in_chat, source->required_string("url"), block.own_path());
   } else {
     refuse(source->path_of("type"), fmt::format("'{}' is not implemented; known are base64 and url", type));
   }
@@ -86,12 +80,12 @@ void read_picture(const char* type_in_chat, Fields& block, Parts& parts) {
 void read_document(Fields& block, Parts& parts) {
   auto source = block.object("source");
   if (!source) refuse(block.path_of("source"), "missing");
-  const std::string type = required_string(*source, "type");
+  const std::string type = source->required_string("type");
   if (type != "text") {
     refuse(source->path_of("type"), fmt::format("'{}' is not implemented; a document can be given as text", type));
   }
   source->ignore({"media_type"});
-  const std::string data = required_string(*source, "data");
+  const std::string data = source->required_string("data");
   source->finish(false);
   std::string text;
   join(text, block.string("title").value_or(""));
@@ -104,7 +98,7 @@ void read_document(Fields& block, Parts& parts) {
 // text, image, video and document, as users and tools give them; false: another type.
 bool read_part(const std::string& type, Fields& block, Parts& parts) {
   if (type == "text") {
-    parts.add_text(required_string(block, "text"));
+    parts.add_text(block.required_string("text"));
     block.ignore({"citations"});
   } else if (type == "image" || type == "video") {
     read_picture(type == "image" ? "image_url" : "video_url", block, parts);
@@ -220,7 +214,7 @@ class Translator {
       if (type != "text") refuse(path + ".type", fmt::format("'{}' cannot stand here; only text can", type));
       Fields block(blocks.items()[i], path + ".");
       block.ignore({"type", "cache_control", "citations"});
-      const std::string part = required_string(block, "text");
+      const std::string part = block.required_string("text");
       block.finish(false);
       // Claude Code's note to its own servers. It differs from request to request, which would undo prefix caching.
       if (!part.starts_with("x-anthropic-billing-header:")) join(text, part);
@@ -240,7 +234,7 @@ class Translator {
       const Value& message = messages->items()[i];
       if (!message.is(Kind::dict)) refuse(path, "expected an object, found " + kind_of(message));
       Fields fields(message, path + ".");
-      role = required_string(fields, "role");
+      role = fields.required_string("role");
       const Value* content = fields.value("content");
       if (content == nullptr) refuse(path + ".content", "missing");
       if (!content->is(Kind::string) && !content->is(Kind::list)) {
@@ -299,7 +293,7 @@ class Translator {
   }
 
   void read_tool_result(Fields& block, const std::string& path) {
-    const std::string id = required_string(block, "tool_use_id");
+    const std::string id = block.required_string("tool_use_id");
     const bool failed = block.boolean("is_error").value_or(false);
     block.ignore({"cache_control"});
     const Value* content = block.value("content");
@@ -367,10 +361,10 @@ class Translator {
       Fields block(content.items()[i], block_path + ".");
       block.ignore({"type", "cache_control"});
       if (type == "text") {
-        join(text, required_string(block, "text"));
+        join(text, block.required_string("text"));
         block.ignore({"citations"});
       } else if (type == "thinking") {
-        join(thinking, required_string(block, "thinking"));
+        join(thinking, block.required_string("thinking"));
         block.ignore({"signature"});
       } else if (type == "redacted_thinking") {
         block.ignore({"data"});  // nobody but its maker can read it
@@ -394,8 +388,8 @@ class Translator {
   }
 
   Value read_tool_use(Fields& block, const std::string& path, std::size_t number) {
-    const std::string id = required_string(block, "id");
-    const std::string name = required_string(block, "name");
+    const std::string id = block.required_string("id");
+    const std::string name = block.required_string("name");
     const Value* input = block.value("input");
     if (input != nullptr && !input->is(Kind::dict)) {
       refuse(path + ".input", "expected an object, found " + kind_of(*input));
@@ -431,7 +425,7 @@ class Translator {
                                          *type));
     }
     Dict function;
-    set_member(function, "name", text_value(required_string(fields, "name")));
+    set_member(function, "name", text_value(fields.required_string("name")));
     if (const auto description = fields.string("description")) {
       set_member(function, "description", text_value(*description));
     }
@@ -461,7 +455,7 @@ class Translator {
     const std::string type = choice->word("type", {"auto", "any", "tool", "none"}).value_or("");
     if (type.empty()) refuse("tool_choice.type", "missing");
     if (type == "tool") {
-      const std::string name = required_string(*choice, "name");
+      const std::string name = choice->required_string("name");
       set_member(
           body_, "tool_choice",
           dict_value({{"type", text_value("function")}, {"function", dict_value({{"name", text_value(name)}})}}));
@@ -514,7 +508,7 @@ class Translator {
   void read_format(Fields& holder, const char* name) {
     auto format = holder.object(name);
     if (!format) return;
-    const std::string type = required_string(*format, "type");
+    const std::string type = format->required_string("type");
     if (type != "json_schema") refuse(format->path_of("type"), "only json_schema is known");
     const Value* schema = format->value("schema");
     if (schema == nullptr) refuse(format->path_of("schema"), "missing");

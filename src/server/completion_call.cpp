@@ -90,7 +90,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   CompletionCall call;
   call.model = read_model_name(fields, server);
   read_harmless(fields);
-  Request request;
+  Request& request = call.request;
   read_sampling(fields, model, options, request);
   if (const auto best = fields.integer("best_of", 1, 128); best && *best != request.samples) {
     refuse("best_of", "picking the best of more samples is not implemented; leave it out or give the value of 'n'");
@@ -109,7 +109,8 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
   call.tokens_as_ids = fields.boolean("return_tokens_as_token_ids").value_or(options.return_tokens_as_ids);
   fields.ignore({"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
                  "guided_grammar"});  // apply_reply_rules() reads them
-  std::vector<std::vector<TokenId>> prompts = read_prompts(fields, model, request.samples);
+  std::vector<std::vector<TokenId>>& prompts = call.prompts;
+  prompts = read_prompts(fields, model, request.samples);
   const PromptLimit prompt_limit(fields, model.engine->info());
   fields.finish(options.allow_unknown_fields);
 
@@ -125,9 +126,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
     prompt_limit.apply(prompts[i], request);
     check_prompt_length(model, prompts[i].size(), path);
     check_no_pictures(model, prompts[i], path);
-    if (call.echo) call.prompts.push_back(model.engine->decode(prompts[i], false));
-    request.prompt_ids = prompts[i];
-    call.requests.push_back(request);
+    if (call.echo) call.texts.push_back(model.engine->decode(prompts[i], false));
   }
   return call;
 }

@@ -13,8 +13,9 @@ namespace m3::server {
 
 struct CompletionCall : StreamFields {
   std::string model;
-  std::vector<Request> requests;     // one a prompt
-  std::vector<std::string> prompts;  // their texts, where echo asks for them
+  Request request;  // but for its prompt, which is each of these
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::string> texts;  // of the prompts, where echo asks for them
   bool echo = false;
   bool only_echo = false;        // max_tokens 0: the one token that the engine makes at least is left out
   int logprobs = -1;             // as in Request

@@ -119,6 +119,12 @@ std::optional<std::string> Fields::string(std::string_view name) {
   return found->bytes();
 }
 
+std::string Fields::required_string(std::string_view name) {
+  std::optional<std::string> given = string(name);
+  if (!given) refuse(path_of(name), "missing");
+  return std::move(*given);
+}
+
 std::optional<std::string> Fields::word(std::string_view name, std::initializer_list<std::string_view> known) {
   std::optional<std::string> given = string(name);
   if (given && std::ranges::find(known, *given) == known.end()) {

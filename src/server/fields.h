@@ -29,6 +29,8 @@ class Fields {
   std::optional<std::int64_t> integer(std::string_view name, std::int64_t low, std::int64_t high);
   std::optional<double> number(std::string_view name, double low, double high);
   std::optional<std::string> string(std::string_view name);
+  // One that cannot be left out.
+  std::string required_string(std::string_view name);
   std::optional<std::string> word(std::string_view name, std::initializer_list<std::string_view> known);
   std::optional<std::vector<std::string>> strings(std::string_view name, std::size_t most);
   std::optional<std::vector<std::int64_t>> integers(std::string_view name, std::int64_t low, std::int64_t high,

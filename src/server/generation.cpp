@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "m3/error.h"
 #include "src/server/server.h"
@@ -21,23 +22,23 @@ class Generation : public std::enable_shared_from_this<Generation> {
         writer_(std::move(writer)),
         queue_(server.workers()) {}
 
-  void start(std::vector<Request> requests) {
+  void start(Request request, std::vector<std::vector<TokenId>> prompts) {
     const auto now = Clock::now();
-    bool constrained = false;
-    for (const Request& request : requests) {
-      constrained =
-          constrained || request.constraint.kind != Constraint::Kind::none || !request.sampling.allowed_ids.empty();
-      open_ += request.samples;
-      open_of_.push_back(request.samples);
-      timers_.emplace_back(server_.metrics(), request, now);
-    }
+    // A constraint may turn out to cost too much while it is compiled, and limits to leave no token: such a reply begins
+    // with its first event.
+    begins_at_once_ = request.constraint.kind == Constraint::Kind::none && request.sampling.allowed_ids.empty();
+    samples_ = request.samples;
+    open_ = samples_ * static_cast<int>(prompts.size());
+    open_of_.assign(prompts.size(), samples_);
+    for (std::size_t i = 0; i < prompts.size(); ++i) timers_.emplace_back(server_.metrics(), request, now);
     if (server_.options().log_prompts) {
-      for (const Request& request : requests) {
-        server_.log().info(
-            "prompt", {{"request_id", exchange_->request().id}, {"prompt", engine_.decode(request.prompt_ids, false)}});
+      for (const std::vector<TokenId>& prompt : prompts) {
+        server_.log().info("prompt",
+                           {{"request_id", exchange_->request().id}, {"prompt", engine_.decode(prompt, false)}});
       }
     }
-    requests_ = std::move(requests);
+    request_ = std::move(request);
+    prompts_ = std::move(prompts);
     try {
       submit_more();
     } catch (...) {
@@ -50,27 +51,24 @@ class Generation : public std::enable_shared_from_this<Generation> {
     };
     key_ = server_.generations().add(exchange_->request().id, cancel_weakly);
     exchange_->on_gone(cancel_weakly);
-    queue_.post([self = shared_from_this(), constrained] {
+    queue_.post([self = shared_from_this()] {
       self->accepted_ = true;
-      // A constraint may turn out to cost too much while it is compiled, and limits to leave no token: such a reply
-      // begins with its first event.
-      if (!constrained) self->begin();
       self->drain();
     });
   }
 
  private:
   struct Arrived {
-    std::size_t request;
+    std::size_t prompt;
     Event event;
     Clock::time_point time;
   };
 
   // On the engine's thread.
-  void push(std::size_t request, const Event& event) {
+  void push(std::size_t prompt, const Event& event) {
     {
       const std::lock_guard lock(mutex_);
-      arrived_.push_back({request, event, Clock::now()});
+      arrived_.push_back({prompt, event, Clock::now()});
       if (posted_) return;
       posted_ = true;
     }
@@ -89,7 +87,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   bool wants_a_place() const {
     const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, 2 * engine_.info().max_num_seqs));
-    return submitted_ < requests_.size() && submitted_ - ended_ < most;
+    return submitted_ < prompts_.size() && submitted_ - ended_ < most;
   }
 
   // As many as can run and as many again, if the engine's queue takes them: a list of prompts may be longer than the
@@ -98,13 +96,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
     while (wants_a_place()) {
       RequestId id = 0;
       try {
-        id = engine_.submit(requests_[submitted_],
+        Request next = request_;
+        next.prompt_ids = prompts_[submitted_];
+        id = engine_.submit(std::move(next),
                             [self = shared_from_this(), i = submitted_](const Event& event) { self->push(i, event); });
       } catch (const Error& error) {
         if (submitted_ == 0 || error.kind() != ErrorKind::busy) throw;
         return;
       }
-      requests_[submitted_++] = {};
+      prompts_[submitted_++] = {};
+      if (submitted_ == prompts_.size()) request_ = {};  // the engine has its pictures
       const std::lock_guard lock(mutex_);
       ids_.push_back(id);
       if (cancelled_) engine_.cancel(id);  // meanwhile
@@ -113,15 +114,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   // On the queue: what waits for a place, or will never get one.
   void go_on_submitting() {
-    if (submitted_ == requests_.size()) return;
+    if (submitted_ == prompts_.size()) return;
     bool cancelled = false;
     {
       const std::lock_guard lock(mutex_);
       cancelled = cancelled_;
     }
     if (!cancelled) return submit_more();
-    for (; submitted_ < requests_.size(); ++submitted_) {
-      for (int sample = 0; sample < requests_[submitted_].samples; ++sample) {
+    for (; submitted_ < prompts_.size(); ++submitted_) {
+      for (int sample = 0; sample < samples_; ++sample) {
         Event event;
         event.sample = sample;
         event.finish = FinishReason::cancelled;
@@ -144,6 +145,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
       posted_ = false;
     }
     try {
+      if (begins_at_once_ && !began_) begin();
       for (const Arrived& arrived : batch) {
         if (done_) return;
         handle(arrived);
@@ -168,10 +170,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
       return end_with(ApiError(400, event.error, param_of(event.error)));
     }
     if (!began_) begin();
-    timers_[arrived.request].event(event, arrived.time);
-    writer_->event(arrived.request, event, arrived.time);
+    timers_[arrived.prompt].event(event, arrived.time);
+    writer_->event(arrived.prompt, event, arrived.time);
     if (event.finish == FinishReason::none) return;
-    if (--open_of_[arrived.request] == 0) ++ended_;
+    if (--open_of_[arrived.prompt] == 0) ++ended_;
     if (--open_ > 0) return;
     writer_->finish();
     end();
@@ -180,7 +182,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void end_with(const ApiError& error) {
     cancel();
     const LogLevel level = error.status < 500 ? LogLevel::info : LogLevel::error;  // the client's fault, or ours
-    server_.log().write(level, error.what(), {{"request_id", exchange_->request().id}});
+    server_.log().write(level, "a request failed", {{"request_id", exchange_->request().id}, {"why", error.what()}});
     if (exchange_->begun()) {
       writer_->fail(error);
     } else {
@@ -217,13 +219,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<Exchange> exchange_;
   std::unique_ptr<ReplyWriter> writer_;
   SerialQueue queue_;
-  std::vector<Request> requests_;
+  Request request_;  // without a prompt
+  int samples_ = 1;  // of it
+  std::vector<std::vector<TokenId>> prompts_;
   std::size_t submitted_ = 0;           // of them; these are empty here
   std::size_t ended_ = 0;               // of these
-  std::vector<int> open_of_;            // by request: samples that have not finished
-  std::vector<Metrics::Timer> timers_;  // by request
+  std::vector<int> open_of_;            // by prompt: samples that have not finished
+  std::vector<Metrics::Timer> timers_;  // by prompt
   std::uint64_t key_ = 0;
-  int open_ = 0;           // samples that have not finished
+  int open_ = 0;  // samples that have not finished
+  bool begins_at_once_ = true;
   bool accepted_ = false;  // start() is through
   bool began_ = false, done_ = false;
   std::optional<Clock::time_point> alarm_;
@@ -237,9 +242,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
 }  // namespace
 
-void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, std::vector<Request> requests,
+void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, Request request,
+                      std::vector<std::vector<TokenId>> prompts, std::unique_ptr<ReplyWriter> writer) {
+  std::make_shared<Generation>(server, exchange, std::move(writer))->start(std::move(request), std::move(prompts));
+}
+
+void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, Request request,
                       std::unique_ptr<ReplyWriter> writer) {
-  std::make_shared<Generation>(server, exchange, std::move(writer))->start(std::move(requests));
+  std::vector<std::vector<TokenId>> prompts = {std::exchange(request.prompt_ids, {})};
+  start_generation(server, exchange, std::move(request), std::move(prompts), std::move(writer));
 }
 
 }  // namespace m3::server

@@ -25,10 +25,10 @@ class Server;
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
-  // Every request is queued: a stream sends its headers here.
+  // What could be queued is: a stream sends its headers here.
   virtual void begin() {}
-  // An event of the request with that index in start_generation()'s list. Never one with FinishReason::error.
-  virtual void event(std::size_t request, const Event& event, Clock::time_point now) = 0;
+  // An event of the prompt with that index in start_generation()'s list. Never one with FinishReason::error.
+  virtual void event(std::size_t prompt, const Event& event, Clock::time_point now) = 0;
   // When tick() is to be called, for what waits; nothing: not at all.
   virtual std::optional<Clock::time_point> due() const { return std::nullopt; }
   virtual void tick(Clock::time_point) {}
@@ -38,10 +38,14 @@ class ReplyWriter {
   virtual void fail(const ApiError& error) = 0;
 };
 
-// Queues the requests and returns. Where the engine's queue takes only some, the others follow as it empties. Errors:
-// what Engine::submit() throws for one of those that are queued now; nothing is queued then, and the writer was not
-// called.
-void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, std::vector<Request> requests,
+// Queues the request for each of the prompts (its own prompt_ids count for nothing) and returns. Where the engine's
+// queue takes only some, the others follow as it empties; each is made when it is queued, since there may be many
+// prompts and the rest of a request may be large. Errors: what Engine::submit() throws for one of those that are queued
+// now; nothing is queued then, and the writer was not called.
+void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, Request request,
+                      std::vector<std::vector<TokenId>> prompts, std::unique_ptr<ReplyWriter> writer);
+// The same for its own prompt_ids.
+void start_generation(Server& server, const std::shared_ptr<Exchange>& exchange, Request request,
                       std::unique_ptr<ReplyWriter> writer);
 
 }  // namespace m3::server

@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <span>
+#include <string_view>
 
 namespace m3::server {
 namespace {
@@ -145,8 +147,12 @@ double open_descriptors() {
   return count;
 }
 
-// Label values come from clients' paths only through routes, so they are few.
+// A series stays for ever, so no client makes label values: paths come through routes, and methods are these.
 std::string label_of(int status) { return std::to_string(status); }
+std::string label_of(const std::string& method) {
+  constexpr std::array<std::string_view, 7> known = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
+  return std::ranges::find(known, method) != known.end() ? method : "other";
+}
 
 }  // namespace
 
@@ -195,7 +201,7 @@ Metrics::Metrics(bool vllm_names) : state_(std::make_unique<State>(vllm_names)) 
 Metrics::~Metrics() = default;
 
 void Metrics::request_done(const std::string& method, const std::string& route, int status, double elapsed) {
-  state_->requests.Add({{"method", method}, {"handler", route}, {"status", label_of(status)}}).Increment();
+  state_->requests.Add({{"method", label_of(method)}, {"handler", route}, {"status", label_of(status)}}).Increment();
   state_->request_seconds.Add({{"handler", route}}, seconds_long).Observe(elapsed);
 }
 

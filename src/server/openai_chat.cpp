@@ -223,7 +223,7 @@ void chat_completions(Server& server, const std::shared_ptr<Exchange>& exchange)
   auto pictures = std::move(call->pictures);
   with_pictures(server, exchange, std::move(pictures), {}, [&server, exchange, call](const auto& prepared) {
     add_pictures(server.model(), prepared, *call);
-    std::vector<Request> requests = {call->request};
+    Request request = call->request;
     call->request.media.clear();  // the engine has them
     std::unique_ptr<ReplyWriter> writer;
     if (call->stream) {
@@ -231,7 +231,7 @@ void chat_completions(Server& server, const std::shared_ptr<Exchange>& exchange)
     } else {
       writer = std::make_unique<WholeChat>(server, exchange, std::move(*call));
     }
-    start_generation(server, exchange, std::move(requests), std::move(writer));
+    start_generation(server, exchange, std::move(request), std::move(writer));
   });
 }
 

@@ -32,27 +32,27 @@ class CompletionWriter : public ReplyWriter {
       : server_(server),
         exchange_(std::move(exchange)),
         call_(std::move(call)),
-        samples_(static_cast<std::size_t>(call_.requests.front().samples)),
+        samples_(static_cast<std::size_t>(call_.request.samples)),
         id_("cmpl-" + random_id()),
         created_(std::time(nullptr)),
-        choices_(call_.requests.size() * samples_),
-        prompt_events_(call_.requests.size()) {}
+        choices_(call_.prompts.size() * samples_),
+        prompt_events_(call_.prompts.size()) {}
 
  protected:
-  Choice& take(std::size_t request, const Event& event) {
-    Choice& choice = choices_[request * samples_ + static_cast<std::size_t>(event.sample)];
+  Choice& take(std::size_t prompt, const Event& event) {
+    Choice& choice = choices_[prompt * samples_ + static_cast<std::size_t>(event.sample)];
     const Tokenizer& tokenizer = server_.tokenizer();
     // They come with a request's first event and are every sample's.
-    if (!event.prompt_logprobs.empty()) prompt_events_[request] = event;
+    if (!event.prompt_logprobs.empty()) prompt_events_[prompt] = event;
     if (!choice.started && call_.echo) {
-      choice.text = call_.prompts[request];
+      choice.text = call_.texts[prompt];
       if (call_.logprobs >= 0) {
-        choice.logprobs.add_prompt(tokenizer, call_.requests[request].prompt_ids, prompt_events_[request],
-                                   call_.tokens_as_ids, call_.logprobs);
+        choice.logprobs.add_prompt(tokenizer, call_.prompts[prompt], prompt_events_[prompt], call_.tokens_as_ids,
+                                   call_.logprobs);
       }
     }
     if (!choice.started && call_.prompt_logprobs) {
-      choice.prompt_logprobs = prompt_logprobs_json(tokenizer, prompt_events_[request]);
+      choice.prompt_logprobs = prompt_logprobs_json(tokenizer, prompt_events_[prompt]);
     }
     choice.started = true;
     choice.usage = event.usage;
@@ -68,7 +68,7 @@ class CompletionWriter : public ReplyWriter {
                              : event.finish == FinishReason::cancelled ? "abort"
                              : event.finish == FinishReason::length    ? "length"
                                                                        : "stop";
-      choice.stop_reason = call_.only_echo ? Json() : stop_reason_of(call_.requests[request], event);
+      choice.stop_reason = call_.only_echo ? Json() : stop_reason_of(call_.request, event);
     }
     return choice;
   }
@@ -89,7 +89,7 @@ class CompletionWriter : public ReplyWriter {
       out["token_ids"] = std::exchange(choice.ids, {});
       // A stream says them once.
       if (!std::exchange(choice.said_prompt, true)) {
-        out["prompt_token_ids"] = call_.requests[index / samples_].prompt_ids;
+        out["prompt_token_ids"] = call_.prompts[index / samples_];
       }
     }
     return out;
@@ -98,9 +98,9 @@ class CompletionWriter : public ReplyWriter {
   // The samples of one prompt share it.
   Json usage() const {
     Usage total;
-    for (std::size_t request = 0; request < call_.requests.size(); ++request) {
+    for (std::size_t prompt = 0; prompt < call_.prompts.size(); ++prompt) {
       UsageSum sum;
-      for (std::size_t sample = 0; sample < samples_; ++sample) sum.add(choices_[request * samples_ + sample].usage);
+      for (std::size_t sample = 0; sample < samples_; ++sample) sum.add(choices_[prompt * samples_ + sample].usage);
       total.prompt_tokens += sum.total.prompt_tokens;
       total.cached_tokens += sum.total.cached_tokens;
       total.completion_tokens += sum.total.completion_tokens;
@@ -108,8 +108,8 @@ class CompletionWriter : public ReplyWriter {
     return usage_json(total);
   }
 
-  std::size_t index_of(std::size_t request, const Event& event) const {
-    return request * samples_ + static_cast<std::size_t>(event.sample);
+  std::size_t index_of(std::size_t prompt, const Event& event) const {
+    return prompt * samples_ + static_cast<std::size_t>(event.sample);
   }
 
   const Server& server_;
@@ -126,7 +126,7 @@ class WholeCompletion final : public CompletionWriter {
  public:
   using CompletionWriter::CompletionWriter;
 
-  void event(std::size_t request, const Event& event, Clock::time_point) override { take(request, event); }
+  void event(std::size_t prompt, const Event& event, Clock::time_point) override { take(prompt, event); }
 
   void finish() override {
     Json reply = head();
@@ -147,11 +147,11 @@ class StreamedCompletion final : public CompletionWriter {
 
   void begin() override { stream_.begin(); }
 
-  void event(std::size_t request, const Event& event, Clock::time_point) override {
-    const Choice& choice = take(request, event);
+  void event(std::size_t prompt, const Event& event, Clock::time_point) override {
+    const Choice& choice = take(prompt, event);
     if (choice.text.empty() && choice.finish_reason.empty()) return;  // half a character, or the begin of a stop
     Json chunk = head();
-    chunk["choices"] = Json::array({choice_json(index_of(request, event))});
+    chunk["choices"] = Json::array({choice_json(index_of(prompt, event))});
     if (call_.continuous_usage) {
       chunk["usage"] = usage();
     } else if (call_.include_usage) {
@@ -180,14 +180,15 @@ class StreamedCompletion final : public CompletionWriter {
 
 void completions(Server& server, const std::shared_ptr<Exchange>& exchange) {
   CompletionCall call = read_completion_call(server, parse_body(exchange->request()));
-  std::vector<Request> requests = call.requests;
+  Request request = call.request;
+  std::vector<std::vector<TokenId>> prompts = call.prompts;
   std::unique_ptr<ReplyWriter> writer;
   if (call.stream) {
     writer = std::make_unique<StreamedCompletion>(server, exchange, std::move(call));
   } else {
     writer = std::make_unique<WholeCompletion>(server, exchange, std::move(call));
   }
-  start_generation(server, exchange, std::move(requests), std::move(writer));
+  start_generation(server, exchange, std::move(request), std::move(prompts), std::move(writer));
 }
 
 void embeddings(Server&, const std::shared_ptr<Exchange>&) {

@@ -156,7 +156,7 @@ class ResponseWriter : public ReplyWriter {
   }
 
   void store(const Json& response) {
-    StoredResponse stored{to_text(response), given_.messages};
+    StoredResponse stored{to_text(response), given_.messages, given_.added};
     std::string text, reasoning;
     std::vector<Value> calls;
     for (const Item& item : items_) {
@@ -282,7 +282,7 @@ void create(Server& server, const std::shared_ptr<ResponseStore>& store, const s
     const auto asked = std::make_shared<ResponsesRequest>(std::move(given));
     const auto generate = [&server, store, exchange, call, asked](const std::vector<media::Prepared>& prepared) {
       add_pictures(server.model(), prepared, *call);
-      std::vector<Request> requests = {call->request};
+      Request request = call->request;
       call->request.media.clear();  // the engine has them
       std::unique_ptr<ReplyWriter> writer;
       if (asked->stream) {
@@ -291,7 +291,7 @@ void create(Server& server, const std::shared_ptr<ResponseStore>& store, const s
       } else {
         writer = std::make_unique<WholeResponse>(store, exchange, std::move(*asked), std::move(*call), false);
       }
-      start_generation(server, exchange, std::move(requests), std::move(writer));
+      start_generation(server, exchange, std::move(request), std::move(writer));
     };
     with_pictures(server, exchange, std::move(pictures), names, generate);
   } catch (...) {

@@ -21,17 +21,6 @@ constexpr const char* reasoning_mark = "m3:";
 
 Json json_of(const Value& value) { return Json::parse(chat::to_json(value, {}).bytes(), nullptr, false); }
 
-std::string required_string(Fields& fields, std::string_view name) {
-  const auto found = fields.string(name);
-  if (!found) refuse(fields.path_of(name), "missing");
-  return *found;
-}
-
-void join(std::string& text, const std::string& more) {
-  if (!text.empty() && !more.empty()) text += "\n\n";
-  text += more;
-}
-
 // Parts of a message or of a tool's output, in the chat API's words.
 Value read_content(const Value& content, const std::string& path) {
   if (content.is(Kind::string)) return content;
@@ -42,23 +31,22 @@ Value read_content(const Value& content, const std::string& path) {
     const Value& part = content.items()[i];
     if (!part.is(Kind::dict)) refuse(part_path, "expected a content part (an object), found " + kind_of(part));
     Fields fields(part, part_path + ".");
-    const std::string type = required_string(fields, "type");
+    const std::string type = fields.required_string("type");
     if (type == "input_text" || type == "output_text" || type == "text") {
       fields.ignore({"annotations", "logprobs"});
-      parts.push_back(
-          dict_value({{"type", text_value("text")}, {"text", text_value(required_string(fields, "text"))}}));
+      parts.push_back(dict_value({{"type", text_value("text")}, {"text", text_value(fields.required_string("text"))}}));
     } else if (type == "refusal") {
       parts.push_back(
-          dict_value({{"type", text_value("text")}, {"text", text_value(required_string(fields, "refusal"))}}));
+          dict_value({{"type", text_value("text")}, {"text", text_value(fields.required_string("refusal"))}}));
     } else if (type == "input_image") {
       fields.refuse_if_given("file_id", "files are not stored here; give image_url");
       Dict image;
       set_member(image, "type", text_value("image_url"));
-      set_member(image, "image_url", text_value(required_string(fields, "image_url")));
+      set_member(image, "image_url", text_value(fields.required_string("image_url")));
       if (const Value* detail = fields.value("detail")) set_member(image, "detail", *detail);
       parts.push_back(dict_value(std::move(image)));
     } else if (type == "input_video") {  // beyond OpenAI's own
-      const Value video = text_value(required_string(fields, "video_url"));
+      const Value video = text_value(fields.required_string("video_url"));
       parts.push_back(dict_value({{"type", text_value("video_url")}, {"video_url", video}}));
     } else {
       refuse(part_path + ".type",
@@ -189,6 +177,7 @@ class Translator {
                      "previous_response_id", "previous_response_not_found");
     }
     out_.messages = std::move(stored->messages);
+    out_.added = std::move(stored->added);
     before_ = out_.messages.size();
   }
 
@@ -218,14 +207,14 @@ class Translator {
     } else if (type == "function_call") {
       if (turn_.path.empty()) turn_.path = path;
       turn_.calls.push_back(
-          dict_value({{"id", text_value(required_string(fields, "call_id"))},
+          dict_value({{"id", text_value(fields.required_string("call_id"))},
                       {"type", text_value("function")},
-                      {"function", dict_value({{"name", text_value(required_string(fields, "name"))},
-                                               {"arguments", text_value(required_string(fields, "arguments"))}})}}));
+                      {"function", dict_value({{"name", text_value(fields.required_string("name"))},
+                                               {"arguments", text_value(fields.required_string("arguments"))}})}}));
       turn_.call_paths.push_back(path);
     } else if (type == "function_call_output") {
       flush_assistant();
-      const std::string id = required_string(fields, "call_id");
+      const std::string id = fields.required_string("call_id");
       const Value* output = fields.value("output");
       out_.names.add(message_path() + ".tool_call_id", path + ".call_id");
       out_.names.add(message_path() + ".content", path + ".output");
@@ -244,7 +233,7 @@ class Translator {
   }
 
   void read_message(Fields& fields, const std::string& path) {
-    const std::string role = required_string(fields, "role");
+    const std::string role = fields.required_string("role");
     const Value* content = fields.value("content");
     if (content == nullptr) refuse(path + ".content", "missing");
     const Value read = read_content(*content, path + ".content");
@@ -272,7 +261,7 @@ class Translator {
         const Value& part = parts->items()[i];
         if (!part.is(Kind::dict)) refuse(part_path, "expected an object, found " + kind_of(part));
         Fields part_fields(part, part_path + ".");
-        join(text, required_string(part_fields, "text"));
+        join(text, part_fields.required_string("text"));
       }
     }
     if (const auto packed = fields.string("encrypted_content"); packed && text.empty()) {
@@ -327,7 +316,7 @@ class Translator {
       const Value& tool = tools->items()[i];
       if (!tool.is(Kind::dict)) refuse(path, "expected an object, found " + kind_of(tool));
       Fields fields(tool, path + ".");
-      const std::string type = required_string(fields, "type");
+      const std::string type = fields.required_string("type");
       if (type != "function") {
         refuse(path + ".type", fmt::format("'{}' is not implemented; only 'function' is", type));
       }
@@ -350,11 +339,11 @@ class Translator {
     if (choice == nullptr) return;
     if (!choice->is(Kind::dict)) return set_member(body_, "tool_choice", *choice);
     Fields fields(*choice, "tool_choice.");
-    const std::string type = required_string(fields, "type");
+    const std::string type = fields.required_string("type");
     if (type != "function") {
       refuse("tool_choice.type", fmt::format("'{}' is not implemented; only 'function' is", type));
     }
-    const std::string name = required_string(fields, "name");
+    const std::string name = fields.required_string("name");
     fields.finish(false);
     set_member(body_, "tool_choice",
                dict_value({{"type", text_value(type)}, {"function", dict_value({{"name", text_value(name)}})}}));
@@ -384,7 +373,7 @@ class Translator {
     text->only("verbosity", {"medium"}, "the model has no such setting");
     if (auto format = text->object("format")) {
       const Value& given = *text->value("format");
-      const std::string type = required_string(*format, "type");
+      const std::string type = format->required_string("type");
       if (type == "json_schema") {
         Dict schema;
         for (const char* name : {"name", "description", "schema", "strict"}) {

@@ -11,15 +11,15 @@
 #include "src/chat/template/value.h"
 #include "src/server/field_names.h"
 #include "src/server/json.h"
+#include "src/server/responses_store.h"
 
 namespace m3::server {
-
-class ResponseStore;
 
 struct ResponsesRequest {
   chat::Value chat_body;
   FieldNames names;
   std::vector<chat::Value> messages;  // of the conversation, without the instructions
+  AddedList added;                    // by the requests before this one
   std::size_t body_bytes = 0;         // of the request, which the caller fills in
   bool stream = false;
   bool store = true;

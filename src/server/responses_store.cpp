@@ -3,14 +3,19 @@
 namespace m3::server {
 
 void ResponseStore::put(const std::string& id, StoredResponse response, std::size_t added_bytes) {
-  const std::size_t bytes = response.body.size() + added_bytes;
+  std::size_t bytes = response.body.size() + added_bytes;
+  for (const auto& before : response.added) bytes += before->bytes();
   const std::lock_guard lock(mutex_);
   if (const auto old = entries_.find(id); old != entries_.end()) drop(old);
   if (bytes > most_bytes_) return;
   order_.push_back(id);
-  entries_.emplace(id, Entry{std::move(response), bytes, std::prev(order_.end())});
-  bytes_ += bytes;
-  while (entries_.size() > most_entries_ || bytes_ > most_bytes_) drop(entries_.find(order_.front()));
+  response.added.push_back(std::make_shared<const AddedBytes>(bytes_, added_bytes));
+  *bytes_ += response.body.size();
+  entries_.emplace(id, Entry{std::move(response), std::prev(order_.end())});
+  // Dropping one frees little where a later one goes on from it. Requests under way may hold the rest.
+  while (!entries_.empty() && (entries_.size() > most_entries_ || *bytes_ > most_bytes_)) {
+    drop(entries_.find(order_.front()));
+  }
 }
 
 std::optional<StoredResponse> ResponseStore::get(const std::string& id) const {
@@ -35,7 +40,7 @@ std::size_t ResponseStore::size() const {
 }
 
 void ResponseStore::drop(std::map<std::string, Entry>::iterator entry) {
-  bytes_ -= entry->second.bytes;
+  *bytes_ -= entry->second.response.body.size();
   order_.erase(entry->second.place);
   entries_.erase(entry);
 }

@@ -27,6 +27,12 @@ inline void set_member(chat::Dict& dict, std::string name, chat::Value value) {
   dict.set(text_value(std::move(name)), std::move(value));
 }
 
+// Two texts with a blank line between them, where both say something.
+inline void join(std::string& text, const std::string& more) {
+  if (!text.empty() && !more.empty()) text += "\n\n";
+  text += more;
+}
+
 inline chat::Value dict_value(std::initializer_list<std::pair<const char*, chat::Value>> members) {
   chat::Dict dict;
   for (const auto& [name, value] : members) set_member(dict, name, value);

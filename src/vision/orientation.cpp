@@ -82,13 +82,4 @@ Picture turn_upright(Picture picture, int orientation) {
   return result;
 }
 
-int orientation_of_turn(int degrees) {
-  switch ((degrees % 360 + 360) % 360) {
-    case 90: return 6;
-    case 180: return 3;
-    case 270: return 8;
-    default: return 1;
-  }
-}
-
 }  // namespace m3::vision

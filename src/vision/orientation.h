@@ -18,7 +18,4 @@ inline bool turns_sideways(int orientation) { return orientation >= 5; }
 // The picture as it is to be looked at.
 Picture turn_upright(Picture picture, int orientation);
 
-// A turn by a multiple of 90 degrees, clockwise, as an orientation: videos say it that way.
-int orientation_of_turn(int degrees);
-
 }  // namespace m3::vision

@@ -118,5 +118,47 @@ TEST(Messages, LongArgumentsAndResultsAreServed) {
   EXPECT_EQ(error_of(body), "no error");
 }
 
+// A body of 64 MB may hold a million messages; ctest's time limit is the judge.
+TEST(Messages, ManySystemMessagesBecomeOneInOnePass) {
+  std::string body = R"({"messages": [)";
+  constexpr int count = 400'000;
+  for (int i = 0; i < count; ++i) {
+    body += i % 2 == 0 ? R"({"role": "system", "content": ["x"]},)" : R"({"role": "developer", "content": "y"},)";
+  }
+  body += R"({"role": "user", "content": "hi"}]})";
+  const ChatRequest request = parse_chat_request(parse_json(body, "request"));
+  ASSERT_EQ(request.messages.items().size(), 2U);
+  const std::vector<Value>& parts = member(request.messages.items()[0], "content")->items();
+  ASSERT_EQ(parts.size(), 2U * count - 1);
+  EXPECT_EQ(member(parts[0], "text")->bytes(), "x");
+  EXPECT_EQ(member(parts[1], "text")->bytes(), "\n\n");
+  EXPECT_EQ(member(parts[2], "text")->bytes(), "y");
+}
+
+TEST(Messages, SystemTextsAreJoinedAndEmptyOnesLeftOut) {
+  const ChatRequest request = parse_chat_request(parse_json(
+      R"({"messages": [{"role": "system", "content": ""}, {"role": "system", "content": "a"},
+          {"role": "user", "content": "hi"}, {"role": "system", "content": null}, {"role": "system", "content": "b"},
+          {"role": "system", "content": [{"type": "text", "text": "c"}]}]})",
+      "request"));
+  ASSERT_EQ(request.messages.items().size(), 2U);
+  const std::vector<Value>& parts = member(request.messages.items()[0], "content")->items();
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_EQ(member(parts[0], "text")->bytes(), "a\n\nb");
+  EXPECT_EQ(member(parts[2], "text")->bytes(), "c");
+}
+
+TEST(Messages, ManyResultsInAnyOrderFindTheirCalls) {
+  constexpr int count = 100'000;
+  std::string body = R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}, "id": "0"})";
+  for (int i = 1; i < count; ++i) body += R"(,{"function": {"name": "f"}, "id": ")" + std::to_string(i) + "\"}";
+  body += "]}";
+  for (int i = count - 1; i > 0; --i) body += R"(,{"role": "tool", "tool_call_id": ")" + std::to_string(i) + "\"}";
+  EXPECT_THAT(error_of(body + "]}"), testing::HasSubstr("1 of them without a result (the first has the id '0')"));
+  EXPECT_EQ(error_of(body + R"(,{"role": "tool", "tool_call_id": "0"}]})"), "no error");
+  EXPECT_EQ(error_of(body + R"(,{"role": "tool"}]})"), "no error");
+  EXPECT_THAT(error_of(body + R"(,{"role": "tool", "tool_call_id": "7"}]})"), testing::HasSubstr("no open call"));
+}
+
 }  // namespace
 }  // namespace m3::chat

@@ -290,6 +290,21 @@ TEST(Parser, CutCharactersAreJoinedAndBrokenOnesReplaced) {
   EXPECT_EQ(output.content, "\xf0\x9f\x8e\x89\xef\xbf\xbd\xef\xbf\xbd");
 }
 
+// As many names as a text has room for, in values without a schema.
+TEST(Parser, ManyMembersTakeOnePass) {
+  std::string text = expand("{N}<tool_call>{N}<invoke name=\"f\">{N}<all>");
+  constexpr int count = 100'000;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = "m" + std::to_string(i);
+    text += expand("{N}<" + name + ">1{N}</" + name + ">");
+  }
+  text += expand("{N}</all>{N}</invoke>{N}</tool_call>");
+  const ParsedOutput output = parse_output(text, {}, ThinkingMode::disabled);
+  ASSERT_EQ(output.calls.size(), 1u);
+  const auto arguments = nlohmann::json::parse(output.calls[0].arguments);  // ordered ones look for each name
+  EXPECT_EQ(arguments["all"].size(), std::size_t{count});
+}
+
 TEST(Parser, HostileSchemasEnd) {
   Json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}};
   const Json loop = Json::parse(R"({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]},

@@ -228,6 +228,10 @@ TEST(Prompt, ContinuesTheFinalMessage) {
   EXPECT_EQ(tail("\"The answer \""), "]~b]ai\n</mm:think>The answer ");
   EXPECT_EQ(tail(R"([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])"), "]~b]ai\n</mm:think>ab");
   EXPECT_THROW(tail("null"), Error);
+  // The characters that mark the place, however many.
+  std::string marks = "\ue000";
+  for (int i = 0; i < 1'000'000; ++i) marks += "\ue001";
+  EXPECT_EQ(tail("\"" + marks + " a\""), "]~b]ai\n</mm:think>" + marks + " a");
 }
 
 TEST(Prompt, TheTemplatesOwnErrorsArePassedOn) {

@@ -342,6 +342,25 @@ TEST(Constraints, TellWhenTheyAreReady) {
   EXPECT_TRUE(at_once);
 }
 
+// Requests that were refused or whose clients went leave nothing to compile.
+TEST(Constraints, WhatNobodyWaitsForIsNotCompiled) {
+  Constraints own(tokenizer(), tokenizer().vocab_size(), {end_id()});
+  const auto choice = [](const std::string& text) { return Constraint{Constraint::Kind::choice, {}, {text}}; };
+  std::promise<void> go_on;
+  const ConstraintHandle first = own.compile(choice("first"), [held = go_on.get_future().share()] { held.wait(); });
+  first->wait();  // and its thread waits for go_on
+  for (int i = 0; i < 100; ++i) own.compile(choice(fmt::format("abandoned {}", i)));
+  EXPECT_EQ(own.waiting(), 1U);
+  const ConstraintHandle last = own.compile(choice("last"));
+  EXPECT_EQ(own.waiting(), 1U);
+  go_on.set_value();
+  last->wait();
+  EXPECT_EQ(last->state(), CompiledConstraint::State::ready);
+  const ConstraintHandle again = own.compile(choice("abandoned 99"));
+  again->wait();
+  EXPECT_EQ(again->state(), CompiledConstraint::State::ready);
+}
+
 // The line that a constraint is refused with; empty: it is compiled.
 std::string refusal(const Constraint& constraint) {
   try {
@@ -408,6 +427,24 @@ TEST(Constraints, ManyOptionalPropertiesAreRefused) {
   EXPECT_NE(why.find(".properties: more than 500 optional ones"), std::string::npos) << why;
   many["required"] = {"p7"};
   EXPECT_EQ(refusal(schema_constraint(many.dump())), "");
+}
+
+// Pairs of alternatives, values and names that have to be compared.
+TEST(Constraints, SchemasWithTooMuchToCompareAreRefused) {
+  const auto list = [](int count, const char* item) {
+    std::string out = "[";
+    for (int i = 0; i < count; ++i) out += (i > 0 ? "," : "") + fmt::format(fmt::runtime(item), i);
+    return out + "]";
+  };
+  for (const std::string& schema :
+       {R"({"oneOf": )" + list(50'000, R"({{"const": {}}})") + "}",
+        R"({"allOf": [{"enum": )" + list(19'000, "{}") + R"(}, {"enum": )" + list(19'000, "{}") + "}]}",
+        R"({"oneOf": [{"enum": )" + list(19'000, "1{}") + R"(}, {"enum": )" + list(19'000, "2{}") + "}]}",
+        R"({"required": )" + list(60'000, "\"{}\"") + "}",
+        R"({"enum": )" + list(19'000, "{}") + R"(, "anyOf": )" + list(50'000, "false") + "}"}) {
+    EXPECT_EQ(refusal(schema_constraint(schema)), "json_schema: the schema is too complex") << schema.substr(0, 60);
+  }
+  EXPECT_EQ(refusal(schema_constraint(R"({"oneOf": )" + list(200, R"({{"const": {}}})") + "}")), "");
 }
 
 // What asks for unbounded work gets an error or an answer soon; ctest's time limit is the judge.

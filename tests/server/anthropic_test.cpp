@@ -38,6 +38,16 @@ Json body_of(const Json& more = Json::object()) {
   return body;
 }
 
+// ctest's time limit is the judge.
+TEST(AnthropicRequests, ManyBlocksBecomeOneTextInOnePass) {
+  std::string body = R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "first"})";
+  for (int i = 0; i < 500'000; ++i) body += R"(,{"type": "text", "text": "a block"})";
+  body += "]}]}";
+  const AnthropicRequest request = read_anthropic_request(chat::parse_json(body, "body"), {.needs_max_tokens = false});
+  const chat::Value& message = request.chat_body.as_dict().find("messages")->items().at(0);
+  EXPECT_EQ(message.as_dict().find("content")->bytes().size(), 5U + 500'000U * 9U);
+}
+
 Json tools() {
   const Json number = {{"type", "integer"}}, text = {{"type", "string"}};
   return {{{"name", "weather"},

@@ -1,7 +1,11 @@
 // From loading to the end: health, draining, and an engine that dies.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <new>
+
 #include "src/base/error.h"
+#include "src/server/generation.h"
 #include "tests/support/small_engine.h"
 #include "tests/support/test_server.h"
 
@@ -49,6 +53,42 @@ TEST(Lifecycle, ThePortIsOpenWhileTheModelLoads) {
   EXPECT_THROW(server.wait_until_loaded(), Error);
   EXPECT_EQ(client.request("GET", "/health").status, 503);
   EXPECT_EQ(server.wait_for(std::chrono::seconds(5)), 1);
+}
+
+// A series of /metrics stays for ever, so what clients make up becomes none.
+TEST(Lifecycle, MethodsMakeNoSeries) {
+  const test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"x"}; });
+  for (int i = 0; i < 20; ++i) {
+    HttpClient client = server.connect();
+    EXPECT_EQ(client.request("MADEUP" + std::to_string(i), "/health").status, 405);
+  }
+  // Counted once the reply is away.
+  std::string text, line;
+  EXPECT_TRUE(test::eventually([&] {
+    text = server.get("/metrics").body;
+    const std::size_t at = text.find("method=\"other\"");
+    line = at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+    return line.ends_with("} 20");
+  })) << line;
+  EXPECT_EQ(text.find("MADEUP"), std::string::npos);
+}
+
+// What goes wrong where a reply begins is the reply's error and not the program's end.
+TEST(Lifecycle, AReplyThatCannotBeginIsAnError) {
+  struct Writer : ReplyWriter {
+    void begin() override { throw std::bad_alloc(); }
+    void event(std::size_t, const Event&, Clock::time_point) override {}
+    void finish() override {}
+    void fail(const ApiError&) override {}
+  };
+  test::TestServer server([](const Request&, int) { return test::ScriptedEngine::Reply{"x"}; });
+  const auto exchange = std::make_shared<Exchange>(
+      HttpRequest(), [] {}, 1 << 20);
+  Request request;
+  request.prompt_ids = {5};
+  start_generation(server.server(), exchange, request, std::make_unique<Writer>());
+  EXPECT_TRUE(test::eventually([&] { return exchange->finished(); }));
+  EXPECT_EQ(exchange->status(), 500);
 }
 
 std::optional<int> wait_for_end(Server& server) {

@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <fstream>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/support/test_server.h"
 
@@ -62,6 +66,24 @@ TEST_F(Lists, AreStreamedSo) {
 TEST_F(Lists, AreRefusedWhereNotOneFits) {
   server.engine().most_waiting = 0;
   EXPECT_EQ(server.post("/v1/completions", body(5, 1, false)).status, 503);
+}
+
+// The most memory that this process had so far.
+std::int64_t peak_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmHWM:")) return 1024 * std::stoll(line.substr(6));
+  }
+  return 0;
+}
+
+// What a list's prompts have in common is held once: a body of a megabyte must not become gigabytes.
+TEST_F(Lists, ManyPromptsShareTheRest) {
+  Json many = body(4000, 1, false);
+  many["stop"] = std::vector<std::string>(256, std::string(4096, 'x'));
+  const std::int64_t before = peak_bytes();
+  ASSERT_EQ(server.json("/v1/completions", many)["choices"].size(), 4000U);
+  EXPECT_LT(peak_bytes() - before, std::int64_t{1} << 30);
 }
 
 struct SlowLists : testing::Test {

@@ -71,7 +71,7 @@ TEST(Responses, PackedReasoning) {
 
 TEST(Responses, TheStoreIsBounded) {
   ResponseStore store(3, 100);
-  const auto put = [&](const std::string& id, std::size_t bytes) { store.put(id, {"", {}}, bytes); };
+  const auto put = [&](const std::string& id, std::size_t bytes) { store.put(id, {"", {}, {}}, bytes); };
   for (const char* id : {"a", "b", "c"}) put(id, 10);
   EXPECT_TRUE(store.get("a"));  // used, so b is the oldest now
   put("d", 10);
@@ -84,6 +84,25 @@ TEST(Responses, TheStoreIsBounded) {
   EXPECT_FALSE(store.get("f"));
   EXPECT_TRUE(store.remove("e"));
   EXPECT_FALSE(store.remove("e"));
+}
+
+// A conversation's beginning is held by those that go on from it, also when the response that it came with has gone.
+TEST(Responses, TheStoreCountsWhatLaterResponsesHold) {
+  ResponseStore store(100, 100);
+  for (int i = 0; i < 20; ++i) {
+    const std::string first = "first " + std::to_string(i), next = "next " + std::to_string(i);
+    store.put(first, {"", {}, {}}, 30);
+    store.put(next, {"", {}, store.get(first)->added}, 1);
+    EXPECT_TRUE(store.remove(first));
+  }
+  EXPECT_EQ(store.size(), 3U);  // of 31 each
+  AddedList long_one;
+  for (int i = 0; i < 10; ++i) {
+    store.put("long", {"", {}, long_one}, 11);
+    const auto kept = store.get("long");
+    EXPECT_EQ(kept.has_value(), i < 9);  // of 110 it is too long
+    if (kept) long_one = kept->added;
+  }
 }
 
 TEST(Responses, WholeReply) {

@@ -4,6 +4,8 @@
 #include <system_error>
 #include <utility>
 
+#include "src/base/error.h"
+
 namespace m3::media {
 
 Lane::Lane(int threads, std::function<int(const std::string& kind)> bound)
@@ -13,16 +15,16 @@ void Lane::post(const void* owner, const std::string& kind, std::size_t order, s
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return;
-    auto found = std::ranges::find(owners_, owner, &Owner::id);
-    if (found == owners_.end()) found = owners_.insert(owners_.end(), Owner{owner, {}});
-    found->kinds[kind].push_back({order, std::move(work)});
     if (idle_ == 0 && threads_.size() < most_threads_) {
       try {
         threads_.emplace_back([this] { this->work(); });
-      } catch (const std::system_error&) {
-        if (threads_.empty()) throw;  // else those that are there do it
+      } catch (const std::system_error& error) {  // those that are there do it
+        if (threads_.empty()) fail_resource("cannot start a thread that loads pictures: {}", error.what());
       }
     }
+    auto found = std::ranges::find(owners_, owner, &Owner::id);
+    if (found == owners_.end()) found = owners_.insert(owners_.end(), Owner{owner, {}});
+    found->kinds[kind].push_back({order, std::move(work)});
   }
   wake_.notify_one();
 }

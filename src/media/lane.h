@@ -24,7 +24,7 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   // `order`: an owner's pieces of one kind begin in the order in which they came; drop() knows them by this. `work`
-  // must not throw. Once stopped, nothing is taken any more.
+  // must not throw. Once stopped, nothing is taken any more. Errors: (resource) no thread can be started; not taken.
   void post(const void* owner, const std::string& kind, std::size_t order, std::function<void()> work);
   // Forgets what has not begun of that owner's work, from that order on; returns the orders.
   std::vector<std::size_t> drop(const void* owner, std::size_t from = 0);

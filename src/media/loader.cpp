@@ -214,11 +214,23 @@ std::shared_ptr<MediaLoader::Job> MediaLoader::load(std::vector<Reference> refer
   }
   for (std::size_t i = 0; i < end; ++i) {
     if (over[i]) continue;
-    if (sources[i]) {
-      post_decode(job, i, sources[i], job->references_[i].kind == Media::Kind::video);
-    } else {
-      post_source(job, i);
+    std::exception_ptr problem;
+    try {
+      if (sources[i]) {
+        post_decode(job, i, sources[i], job->references_[i].kind == Media::Kind::video);
+      } else {
+        post_source(job, i);
+      }
+    } catch (...) {
+      problem = std::current_exception();
     }
+    if (!problem) continue;
+    // Those behind are not begun.
+    const auto behind = std::count(over.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                   over.begin() + static_cast<std::ptrdiff_t>(end), false);
+    fail_at(job, i, std::move(problem));
+    through(job, static_cast<std::size_t>(behind));
+    break;
   }
   return job;
 }

@@ -114,14 +114,14 @@ std::optional<Value> container_of(std::string_view text) {
 
 // The member of an enum that the text spells, as JSON.
 std::string enumerated(std::string_view text, const SchemaView& schema) {
-  for (const Value& value : schema.enumerated()) {
-    if (value.is(Kind::string) && value.bytes() == text) return json_string(text);
+  for (const Value* value : schema.enumerated()) {
+    if (value->is(Kind::string) && value->bytes() == text) return json_string(text);
   }
   const std::string_view trimmed = trim_spaces(text);
-  for (const Value& value : schema.enumerated()) {
-    if (value.is(Kind::string)) {
-      if (value.bytes() == trimmed) return json_string(trimmed);
-    } else if (std::string json = compact_json(value); json == trimmed) {
+  for (const Value* value : schema.enumerated()) {
+    if (value->is(Kind::string)) {
+      if (value->bytes() == trimmed) return json_string(trimmed);
+    } else if (std::string json = compact_json(*value); json == trimmed) {
       return json;
     }
   }

@@ -108,13 +108,15 @@ void SchemaView::add(const Value& schema, int depth) {
       }
     }
   }
-  std::vector<Value> values;
-  if (const Value* list = member(dict, "enum"); list != nullptr && list->is(Kind::list)) values = list->items();
-  if (const Value* single = member(dict, "const")) values.push_back(*single);
+  std::vector<const Value*> values;
+  if (const Value* list = member(dict, "enum"); list != nullptr && list->is(Kind::list)) {
+    for (const Value& value : list->items()) values.push_back(&value);
+  }
+  if (const Value* single = member(dict, "const")) values.push_back(single);
   const bool has_properties = member(dict, "properties") != nullptr || member(dict, "additionalProperties") != nullptr;
   const bool has_items = member(dict, "items") != nullptr || member(dict, "prefixItems") != nullptr;
   if (kinds == 0) {
-    for (const Value& value : values) kinds |= kind_of_value(value);
+    for (const Value* value : values) kinds |= kind_of_value(*value);
   }
   if (kinds == 0 && has_properties) kinds = kind_object;
   if (kinds == 0 && has_items) kinds = kind_array;

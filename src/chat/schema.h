@@ -38,8 +38,8 @@ class SchemaView {
   bool declares(std::string_view property) const;
   SchemaView property(std::string_view name) const;
   SchemaView item(std::size_t index) const;
-  // The values of enum and const; hints, since an alternative may allow others.
-  const std::vector<Value>& enumerated() const { return enumerated_; }
+  // The values of enum and const, in the root; hints, since an alternative may allow others.
+  const std::vector<const Value*>& enumerated() const { return enumerated_; }
 
  private:
   void add(const Value& schema, int depth);
@@ -49,7 +49,7 @@ class SchemaView {
   const Value* root_ = nullptr;
   unsigned kinds_ = 0;
   std::vector<const Dict*> sources_;  // schemas with properties or items
-  std::vector<Value> enumerated_;
+  std::vector<const Value*> enumerated_;
 };
 
 // Fails with one line that begins with the path of what is malformed, such as

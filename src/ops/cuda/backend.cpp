@@ -27,7 +27,7 @@ constexpr std::size_t upload_part = std::size_t{4} << 20;
 
 // Graphs kept for passes: a server's batch sizes with their steps of context lengths are some hundred; each graph holds
 // some 650 launches.
-constexpr std::size_t most_graphs = 256;
+constexpr std::ptrdiff_t most_graphs = 256;
 
 std::atomic<bool> one_meets = false;
 

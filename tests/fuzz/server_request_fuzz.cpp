@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "m3/engine.h"
 #include "src/base/error.h"
@@ -96,7 +98,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       check(call.request);
       if (call.request.media.size() != call.pictures.size()) std::abort();
     } else {
-      for (const m3::Request& one : read_completion_call(server, parse_body(request)).requests) check(one);
+      CompletionCall call = read_completion_call(server, parse_body(request));
+      for (std::vector<m3::TokenId>& prompt : call.prompts) {
+        call.request.prompt_ids = std::move(prompt);
+        check(call.request);
+      }
     }
   } catch (...) {
     if (to_api_error(std::current_exception()).status >= 500) throw;

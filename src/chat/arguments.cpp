@@ -165,7 +165,7 @@ void ArgumentBuilder::open_member(std::string_view tag, std::string& out) {
   if (object.schema.typed() && !object.waiting.empty() && object.waiting.front().tag != name) {
     flush_waiting(object, out);
   }
-  const bool repeated = object.written.count(name) != 0;
+  const bool repeated = object.written.contains(name);
   open_child(tag, repeated ? SchemaView() : object.schema.property(tag));
   top().repeated = repeated;
 }

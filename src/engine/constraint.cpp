@@ -150,6 +150,9 @@ struct Constraints::Data {
   std::deque<ConstraintHandle> queue;
   std::list<ConstraintHandle> used;  // the newest first
   std::map<std::string, std::list<ConstraintHandle>::iterator, std::less<>> by_text;
+  // What was asked for last, and its grammar: each request of a list asks for the same.
+  std::optional<Constraint> last;
+  std::string last_text;
   std::optional<pthread_t> thread;
 
   std::optional<xgrammar::GrammarCompiler> compiler;  // the thread's own, from the first constraint on
@@ -339,6 +342,10 @@ std::string name_special_tokens(std::string_view grammar, const Tokenizer& token
   bool macro = false;    // the literals of a macro's arguments stay as they are
   bool special = false;  // but for Special's
   int depth = 0;
+  std::string first_bytes;
+  for (const auto& [text, id] : added) {
+    if (!text.empty() && first_bytes.find(text[0]) == std::string::npos) first_bytes += text[0];
+  }
   for (const grammar::Piece& piece : grammar::pieces(grammar)) {
     using Kind = grammar::Piece::Kind;
     if (piece.kind == Kind::name && piece.text == "Special") {
@@ -369,8 +376,9 @@ std::string name_special_tokens(std::string_view grammar, const Tokenizer& token
     }
     const std::string text = grammar::unquote(piece.text);
     std::vector<std::string> parts;
-    std::size_t plain = 0, at = 0;
-    while (at < text.size()) {
+    std::size_t plain = 0;
+    // Few bytes begin an added token.
+    for (std::size_t at = 0; (at = text.find_first_of(first_bytes, at)) != std::string::npos;) {
       const auto found = std::ranges::find_if(
           added, [&](const auto& token) { return std::string_view(text).substr(at).starts_with(token.first); });
       if (found == added.end()) {
@@ -413,8 +421,23 @@ std::string Constraints::grammar_text(const Constraint& constraint) const {
   return name_special_tokens(constraint.text, data_->tokenizer, data_->added);
 }
 
-ConstraintHandle Constraints::compile(const Constraint& constraint, std::function<void()> ready) {
+std::string Constraints::remembered_text(const Constraint& constraint) {
+  {
+    const std::lock_guard lock(data_->mutex);
+    const std::optional<Constraint>& last = data_->last;
+    if (last && last->kind == constraint.kind && last->text == constraint.text && last->choices == constraint.choices) {
+      return data_->last_text;
+    }
+  }
   std::string text = grammar_text(constraint);
+  const std::lock_guard lock(data_->mutex);
+  data_->last = constraint;
+  data_->last_text = text;
+  return text;
+}
+
+ConstraintHandle Constraints::compile(const Constraint& constraint, std::function<void()> ready) {
+  std::string text = remembered_text(constraint);
   ConstraintHandle handle;
   {
     const std::lock_guard lock(data_->mutex);

@@ -95,6 +95,8 @@ class Constraints {
 
  private:
   struct Data;
+  // grammar_text(), but for what was asked for last time too.
+  std::string remembered_text(const Constraint& constraint);
   std::unique_ptr<Data> data_;
 };
 

@@ -151,7 +151,8 @@ void Schema::unsupported(const std::string& path, const char* why) const {
 }
 
 void Schema::compare_pairs(std::size_t left, std::size_t right) const {
-  if ((pairs_ += left * right) > max_pairs) fail("{}: the schema is too complex", path_);
+  pairs_ += left * right;
+  if (pairs_ > max_pairs) fail("{}: the schema is too complex", path_);
 }
 
 void Schema::add_reference(Draft& draft, const Part& part, const Json& value, int depth) const {

@@ -17,6 +17,8 @@ using chat::Value;
 namespace {
 
 constexpr std::size_t most_choices = 65536;  // prompts times samples: some 50 MB of replies that are made at once
+// Of prompts, in one reply; each takes some 150 bytes until it is sent.
+constexpr std::int64_t most_prompt_logprobs = 8'000'000;
 constexpr std::int64_t default_tokens = 16;
 
 std::vector<TokenId> ids_of(const Value& list, const std::string& path, std::int64_t vocab_size) {
@@ -81,6 +83,21 @@ void check_no_pictures(const Model& model, const std::vector<TokenId>& ids, cons
   }
 }
 
+// Each sample's reply repeats those of its prompt.
+void check_prompt_logprobs(const CompletionCall& call) {
+  if (call.request.prompt_logprobs < 0) return;
+  std::int64_t tokens = 0;
+  for (const std::vector<TokenId>& prompt : call.prompts) tokens += std::ssize(prompt);
+  const std::int64_t all = tokens * call.request.samples * (call.request.prompt_logprobs + 1);
+  if (all > most_prompt_logprobs) {
+    refuse(
+        call.prompt_logprobs ? "prompt_logprobs" : "logprobs",
+        fmt::format("{} tokens of prompts with {} log-probabilities each, in {} samples, are {}; at most {} are given "
+                    "at once",
+                    tokens, call.request.prompt_logprobs + 1, call.request.samples, all, most_prompt_logprobs));
+  }
+}
+
 }  // namespace
 
 CompletionCall read_completion_call(const Server& server, const Value& body) {
@@ -128,6 +145,7 @@ CompletionCall read_completion_call(const Server& server, const Value& body) {
     check_no_pictures(model, prompts[i], path);
     if (call.echo) call.texts.push_back(model.engine->decode(prompts[i], false));
   }
+  check_prompt_logprobs(call);
   return call;
 }
 

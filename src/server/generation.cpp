@@ -12,6 +12,8 @@ namespace {
 
 // How soon a request that the full queue refused is tried again, if none of its own company ends before.
 constexpr auto retry_interval = std::chrono::milliseconds(10);
+// Of a list of prompts, so many are queued before events are looked at again and others have their turn.
+constexpr int most_at_once = 16;
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
@@ -39,18 +41,19 @@ class Generation : public std::enable_shared_from_this<Generation> {
     }
     request_ = std::move(request);
     prompts_ = std::move(prompts);
-    try {
-      submit_more();
-    } catch (...) {
-      cancel();  // the ones before; their events wait for a beginning that never comes
-      throw;
-    }
     const std::weak_ptr<Generation> weak = weak_from_this();
     const auto cancel_weakly = [weak] {
       if (const auto self = weak.lock()) self->cancel();
     };
     key_ = server_.generations().add(exchange_->request().id, cancel_weakly);
     exchange_->on_gone(cancel_weakly);
+    try {
+      submit_more();
+    } catch (...) {
+      cancel();  // the ones before; their events wait for a beginning that never comes
+      server_.generations().remove(key_);
+      throw;
+    }
     queue_.post([self = shared_from_this()] {
       self->accepted_ = true;
       self->drain();
@@ -85,6 +88,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
     for (const RequestId id : ids) engine_.cancel(id);
   }
 
+  bool cancelled() {
+    const std::lock_guard lock(mutex_);
+    return cancelled_;
+  }
+
   bool wants_a_place() const {
     const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, 2 * engine_.info().max_num_seqs));
     return submitted_ < prompts_.size() && submitted_ - ended_ < most;
@@ -93,7 +101,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // As many as can run and as many again, if the engine's queue takes them: a list of prompts may be longer than the
   // queue, and should leave places for others. Errors: what submit() throws, a full queue only for the first.
   void submit_more() {
-    while (wants_a_place()) {
+    for (int queued = 0; wants_a_place() && !cancelled(); ++queued) {
+      if (queued == most_at_once) return queue_.post([self = shared_from_this()] { self->drain(); });
       RequestId id = 0;
       try {
         Request next = request_;
@@ -115,12 +124,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // On the queue: what waits for a place, or will never get one.
   void go_on_submitting() {
     if (submitted_ == prompts_.size()) return;
-    bool cancelled = false;
-    {
-      const std::lock_guard lock(mutex_);
-      cancelled = cancelled_;
-    }
-    if (!cancelled) return submit_more();
+    if (!cancelled()) return submit_more();
     for (; submitted_ < prompts_.size(); ++submitted_) {
       for (int sample = 0; sample < samples_; ++sample) {
         Event event;

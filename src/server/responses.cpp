@@ -173,7 +173,7 @@ class ResponseWriter : public ReplyWriter {
     if (!reasoning.empty()) set_member(message, "reasoning_content", text_value(reasoning));
     if (!calls.empty()) set_member(message, "tool_calls", list_value(std::move(calls)));
     stored.messages.push_back(dict_value(std::move(message)));
-    store_->put(id_, std::move(stored), given_.body_bytes);
+    store_->put(id_, std::move(stored), given_.body_bytes, given_.added_messages + 1);
   }
 };
 

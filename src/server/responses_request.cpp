@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <algorithm>
+
 #include "src/chat/template/json.h"
 #include "src/media/options.h"
 #include "src/server/fields.h"
@@ -297,6 +299,7 @@ class Translator {
   }
 
   void finish_messages() {
+    out_.added_messages = out_.messages.size() - std::min(before_, out_.messages.size());
     std::vector<Value> messages;
     if (const auto instructions = fields_.string("instructions"); instructions && !instructions->empty()) {
       messages.push_back(dict_value({{"role", text_value("system")}, {"content", text_value(*instructions)}}));

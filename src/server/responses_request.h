@@ -20,6 +20,7 @@ struct ResponsesRequest {
   FieldNames names;
   std::vector<chat::Value> messages;  // of the conversation, without the instructions
   AddedList added;                    // by the requests before this one
+  std::size_t added_messages = 0;     // of these, by this one
   std::size_t body_bytes = 0;         // of the request, which the caller fills in
   bool stream = false;
   bool store = true;

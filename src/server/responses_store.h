@@ -39,13 +39,13 @@ struct StoredResponse {
 
 class ResponseStore {
  public:
-  // `most_bytes` counts bodies and conversations; beginnings that several share count once, and for as long as any of
+  // `most_bytes` counts bodies, conversations and each response's list of its messages; beginnings that several share count once, and for as long as any of
   // them is there.
   explicit ResponseStore(std::size_t most_entries = 4096, std::size_t most_bytes = std::size_t{256} << 20)
       : most_entries_(most_entries), most_bytes_(most_bytes) {}
 
-  // `added_bytes`: of the request that made it. A conversation of more than all bytes is not kept.
-  void put(const std::string& id, StoredResponse response, std::size_t added_bytes);
+  // `added_bytes`, `added_messages`: of the request that made it. A conversation of more than all bytes is not kept.
+  void put(const std::string& id, StoredResponse response, std::size_t added_bytes, std::size_t added_messages);
   std::optional<StoredResponse> get(const std::string& id) const;  // also marks it as used
   bool remove(const std::string& id);
   std::size_t size() const;

@@ -68,6 +68,15 @@ TEST_F(Lists, AreRefusedWhereNotOneFits) {
   EXPECT_EQ(server.post("/v1/completions", body(5, 1, false)).status, 503);
 }
 
+TEST_F(Lists, LogProbabilitiesOfPromptsAreBounded) {
+  Json body = {{"prompt", std::vector<int>(3000, 5)}, {"n", 128}, {"echo", true}, {"logprobs", 20}, {"max_tokens", 1}};
+  const HttpResponse reply = server.post("/v1/completions", body);
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "logprobs") << reply.body;
+  body["logprobs"] = nullptr;
+  EXPECT_EQ(server.post("/v1/completions", body).status, 200);
+}
+
 // The most memory that this process had so far.
 std::int64_t peak_bytes() {
   std::ifstream file("/proc/self/status");
@@ -115,6 +124,17 @@ TEST_F(SlowLists, WhoGoesTakesThemAlong) {
   client.close();
   EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 0; }));
   EXPECT_EQ(server.engine().statistics().running, 0);
+}
+
+// Queueing a request may take long: a large constraint. Nobody waits for a list whose client has gone.
+TEST_F(SlowLists, WhoGoesEndsTheQueueing) {
+  server.engine().submit_time = std::chrono::milliseconds(50);
+  HttpClient client = server.connect();
+  client.send(test::request_bytes("POST", "/v1/completions", Lists::body(400, 1, true).dump()));
+  EXPECT_TRUE(test::eventually([&] { return server.engine().submitted >= 2; }));
+  client.close();
+  EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 0; }));
+  EXPECT_LT(server.engine().submitted, 40);
 }
 
 // The engine that people run, with places for two and a queue of one.

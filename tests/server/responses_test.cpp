@@ -70,8 +70,10 @@ TEST(Responses, PackedReasoning) {
 }
 
 TEST(Responses, TheStoreIsBounded) {
-  ResponseStore store(3, 100);
-  const auto put = [&](const std::string& id, std::size_t bytes) { store.put(id, {"", {}, {}}, bytes); };
+  ResponseStore store(3, 100'000);
+  const auto put = [&](const std::string& id, std::size_t kilobytes) {
+    store.put(id, {"", {}, {}}, 1000 * kilobytes, 0);
+  };
   for (const char* id : {"a", "b", "c"}) put(id, 10);
   EXPECT_TRUE(store.get("a"));  // used, so b is the oldest now
   put("d", 10);
@@ -88,21 +90,32 @@ TEST(Responses, TheStoreIsBounded) {
 
 // A conversation's beginning is held by those that go on from it, also when the response that it came with has gone.
 TEST(Responses, TheStoreCountsWhatLaterResponsesHold) {
-  ResponseStore store(100, 100);
+  ResponseStore store(100, 100'000);
   for (int i = 0; i < 20; ++i) {
     const std::string first = "first " + std::to_string(i), next = "next " + std::to_string(i);
-    store.put(first, {"", {}, {}}, 30);
-    store.put(next, {"", {}, store.get(first)->added}, 1);
+    store.put(first, {"", {}, {}}, 30'000, 0);
+    store.put(next, {"", {}, store.get(first)->added}, 1000, 0);
     EXPECT_TRUE(store.remove(first));
   }
-  EXPECT_EQ(store.size(), 3U);  // of 31 each
+  EXPECT_EQ(store.size(), 3U);  // of 31 thousand each
   AddedList long_one;
   for (int i = 0; i < 10; ++i) {
-    store.put("long", {"", {}, long_one}, 11);
+    store.put("long", {"", {}, long_one}, 11'000, 0);
     const auto kept = store.get("long");
-    EXPECT_EQ(kept.has_value(), i < 9);  // of 110 it is too long
+    EXPECT_EQ(kept.has_value(), i < 9);  // of 110 thousand it is too long
     if (kept) long_one = kept->added;
   }
+}
+
+// Many small messages are more in memory than their text, and each response has a list of all of them.
+TEST(Responses, TheStoreCountsMessages) {
+  ResponseStore store(1000, 1'000'000);
+  store.put("empty ones", {"", {}, {}}, 10'000, 5000);
+  EXPECT_FALSE(store.get("empty ones"));
+  const std::vector<chat::Value> conversation(1000);
+  for (int i = 0; i < 500; ++i) store.put("turn " + std::to_string(i), {"", conversation, {}}, 100, 1);
+  EXPECT_LE(store.size() * conversation.size() * sizeof(chat::Value), 1'000'000U);
+  EXPECT_TRUE(store.get("turn 499"));
 }
 
 TEST(Responses, WholeReply) {

@@ -1,6 +1,7 @@
 #include "tests/support/scripted_engine.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "src/base/error.h"
 
@@ -36,6 +37,8 @@ void ScriptedEngine::die() {
 }
 
 RequestId ScriptedEngine::submit(Request request, EventSink sink) {
+  std::this_thread::sleep_for(submit_time.load());
+  ++submitted;
   const std::lock_guard lock(mutex_);
   if (dead_) throw Error(ErrorKind::internal, "the engine is dead");
   if (static_cast<std::int64_t>(count_) >= most_waiting) throw Error(ErrorKind::busy, "the queue is full");

@@ -31,7 +31,9 @@ class ScriptedEngine final : public Engine {
   void die();
   // As many as that wait make submit() refuse.
   std::atomic<std::int64_t> most_waiting = 1'000'000;
-  std::atomic<int> cancelled = 0;  // samples that ended so
+  std::atomic<std::chrono::milliseconds> submit_time{std::chrono::milliseconds(0)};  // what each submit() takes
+  std::atomic<int> submitted = 0;                                                    // requests
+  std::atomic<int> cancelled = 0;                                                    // samples that ended so
   std::atomic<int> resets = 0;
   // Before the first request; 4096 otherwise.
   void set_max_model_len(std::int64_t tokens) { info_.max_model_len = tokens; }

@@ -151,11 +151,11 @@ struct Constraints::Data {
   std::list<ConstraintHandle> used;  // the newest first
   std::map<std::string, std::list<ConstraintHandle>::iterator, std::less<>> by_text;
   // What was asked for last, and its grammar: each request of a list asks for the same.
-  std::optional<Constraint> last;
-  std::string last_text;
-  std::optional<pthread_t> thread;
+  std::optional<Constraint> last = {};
+  std::string last_text = {};
+  std::optional<pthread_t> thread = {};
 
-  std::optional<xgrammar::GrammarCompiler> compiler;  // the thread's own, from the first constraint on
+  std::optional<xgrammar::GrammarCompiler> compiler = {};  // the thread's own, from the first constraint on
 
   void start() {
     pthread_attr_t attributes;

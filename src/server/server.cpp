@@ -237,7 +237,12 @@ std::optional<HttpReply> Server::check_head(HttpRequest& request) const try {
   request.error_style = route.style;
   request.route = route.path;
   if (!route.open && !keys_->allow(request)) {
-    throw ApiError(401, "no valid API key: send \"Authorization: Bearer KEY\"", {}, "invalid_api_key");
+    throw ApiError(401, "no valid API key: send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", {},
+                   "invalid_api_key");
+  }
+  if (!route.while_loading) {
+    static_cast<void>(model());
+    if (state_ == State::draining) throw ApiError(503, "the server is ending", {}, "shutting_down");
   }
   if (!route.while_loading) static_cast<void>(model());
   return std::nullopt;

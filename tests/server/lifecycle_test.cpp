@@ -1,6 +1,7 @@
 // From loading to the end: health, draining, and an engine that dies.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
@@ -8,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/server/generation.h"
+#include "src/server/sse.h"
 #include "tests/support/small_engine.h"
 #include "tests/support/test_server.h"
 
@@ -122,6 +124,7 @@ TEST(Lifecycle, ShutDownLetsRepliesFinish) {
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(Json::parse(refused.body)["error"]["code"], "shutting_down");
   EXPECT_EQ(refused.headers.at("connection"), "close");
+  late.close();
   std::string text, last;
   while (const auto event = client.next_event()) last = *event;
   EXPECT_EQ(last, "[DONE]");
@@ -182,6 +185,45 @@ TEST(Lifecycle, WholeRepliesAreCountedAsSuch) {
     EXPECT_TRUE(test::eventually([&] { return count_of(server, path, 200) == rounds; })) << path;
     EXPECT_EQ(count_of(server, path, 499), 0) << path;
   }
+}
+
+// There is no moment in between at which such a client could be taken for one that left before the end.
+TEST(Lifecycle, TheLastEventAndTheEndAreOneStep) {
+  const std::vector<std::function<void(SseStream&)>> ends = {
+      [](SseStream& stream) { stream.done(); }, [](SseStream& stream) { stream.fail(ApiError(500, "no")); },
+      [](SseStream& stream) {
+        stream.send_last({{"type", "message_stop"}}, "message_stop");
+      }};
+  for (const auto& end : ends) {
+    std::shared_ptr<Exchange> exchange;
+    int pieces = 0;
+    exchange = std::make_shared<Exchange>(
+        HttpRequest(),
+        [&] {
+          const Exchange::Outgoing out = exchange->take();
+          if (out.bytes.empty()) return;
+          ++pieces;
+          EXPECT_TRUE(out.ended) << out.bytes;
+        },
+        1 << 20);
+    SseStream stream(exchange);
+    stream.begin();
+    end(stream);
+    EXPECT_EQ(pieces, 1);
+  }
+}
+
+// More than the system's buffers hold, so that most of it is never written.
+TEST(Lifecycle, ARepliesRestThatNobodyTookIsLost) {
+  const TestServer server(slow_words(1, std::chrono::milliseconds(0)));
+  std::string text;
+  while (text.size() < 6'000'000) text += "a b c ";
+  HttpClient client = server.connect(test::patience, 4096);
+  client.send(test::request_bytes("POST", "/tokenize", Json{{"prompt", text}}.dump()));
+  ASSERT_EQ(client.receive_head().status, 200);
+  client.close();
+  EXPECT_TRUE(test::eventually([&] { return count_of(server, "/tokenize", 499) == 1; }));
+  EXPECT_EQ(count_of(server, "/tokenize", 200), 0);
 }
 
 TEST(Lifecycle, LogAndMetricsAgreeOnClientsThatLeave) {

@@ -157,16 +157,14 @@ class StreamedMessage final : public MessageWriter {
     Json end = stop();
     close_block();
     send({{"type", "message_delta"}, {"delta", std::move(end)}, {"usage", usage_of(sample_.usage())}});
-    send({{"type", "message_stop"}});
-    stream_.end();
+    stream_.send_last({{"type", "message_stop"}}, "message_stop");
   } catch (const ApiError& error) {
     fail(error);
   }
 
   void fail(const ApiError& error) override {
     const std::string body = error_body(error, ErrorStyle::anthropic, exchange_->request().id);
-    exchange_->write("event: error\ndata: " + body + "\n\n");
-    stream_.end();
+    exchange_->end("event: error\ndata: " + body + "\n\n");
   }
 
  private:

@@ -117,6 +117,8 @@ class Translator {
   explicit Translator(const Value& body) : fields_(body) {}
 
   AnthropicRequest run(const AnthropicReadOptions& options) {
+    out_.names.add_words("of them without a result", "tool_use without a tool_result");
+    out_.names.add_words("each needs a tool message", "the next message must answer each");
     read_settings(options);
     read_system();
     read_messages();
@@ -282,7 +284,8 @@ class Translator {
         results = true;
       } else if (!read_part(type, block, parts)) {
         refuse(block_path + ".type",
-               fmt::format("'{}' is not implemented in a user message; known are text, image, document and tool_result",
+               fmt::format("'{}' is not implemented in a user message; known are text, image, video, document and "
+                           "tool_result",
                            type));
       }
     }
@@ -313,7 +316,9 @@ class Translator {
         part.ignore({"type"});
         if (!read_part(type, part, parts)) {
           refuse(part_path + ".type",
-                 fmt::format("'{}' is not implemented in a tool result; known are text, image and document", type));
+                 fmt::format("'{}' is not implemented in a tool result; known are text, image, video and "
+                             "document",
+                             type));
         }
       }
     }

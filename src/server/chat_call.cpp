@@ -147,7 +147,7 @@ void check_prompt_length(const Model& model, std::size_t tokens, const std::stri
   if (static_cast<std::int64_t>(tokens) < most) return;
   throw ApiError(400,
                  fmt::format("{}: the prompt has {} tokens, but the context holds {}, of which at least one is for the "
-                             "reply; shorten it or raise --max-model-len",
+                             "reply; shorten it",
                              param, tokens, most),
                  param, "context_length_exceeded");
 }

@@ -14,7 +14,12 @@ ApiError FieldNames::translate(const ApiError& error) const {
     if (begins && (best == nullptr || size > best->first.size())) best = &name;
   }
   if (best == nullptr) return error;
-  const std::string renamed = best->second + line.substr(best->first.size());
+  std::string renamed = line.substr(best->first.size());
+  for (const auto& [chat_words, given_words] : words_) {
+    const std::size_t at = renamed.find(chat_words);
+    if (at != std::string::npos) renamed.replace(at, chat_words.size(), given_words);
+  }
+  renamed.insert(0, best->second);
   return {error.status, renamed, param_of(renamed), error.code};
 }
 

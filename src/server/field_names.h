@@ -15,11 +15,15 @@ class FieldNames {
   void add(std::string chat_path, std::string given_path) {
     names_.emplace_back(std::move(chat_path), std::move(given_path));
   }
-  // The longest known path that the error line begins with is replaced.
+  // What a chat's errors call `chat_words`, the client's API calls `given_words`.
+  void add_words(std::string chat_words, std::string given_words) {
+    words_.emplace_back(std::move(chat_words), std::move(given_words));
+  }
+  // The longest known path that the error line begins with is replaced, then the words behind it, each once.
   ApiError translate(const ApiError& error) const;
 
  private:
-  std::vector<std::pair<std::string, std::string>> names_;
+  std::vector<std::pair<std::string, std::string>> names_, words_;
 };
 
 }  // namespace m3::server

@@ -49,10 +49,11 @@ void Exchange::write(std::string_view bytes) {
   wake_();
 }
 
-void Exchange::end() {
+void Exchange::end(std::string_view last) {
   {
     const std::lock_guard lock(mutex_);
     if (ended_ || gone_) return;
+    outgoing_.bytes += last;
     ended_ = outgoing_.ended = true;
     on_gone_ = nullptr;
   }

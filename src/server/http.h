@@ -66,7 +66,8 @@ class Exchange {
   void send(HttpReply reply);
   void begin_stream(std::string content_type, Headers headers = {});
   void write(std::string_view bytes);
-  void end();
+  // With the last bytes, so that who has all of them has the end too: a client that closes then left no reply.
+  void end(std::string_view last = {});
   // Ends a stream without its proper end: the connection is cut, so that the client cannot take it for whole.
   void cut();
   // Called once when the client goes before the end; at once if it has gone.

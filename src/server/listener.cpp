@@ -30,6 +30,7 @@ struct Listener::State {
   std::shared_ptr<SessionShared> shared;
   std::vector<std::thread> threads;
   std::uint16_t port = 0;
+  bool local = false;
   std::mutex mutex;
   std::list<std::weak_ptr<SessionBase>> sessions;
 
@@ -121,6 +122,7 @@ Listener::Listener(const ServerOptions& options, ListenerHooks hooks)
   acceptor.listen(asio::socket_base::max_listen_connections, error);
   check("listen on");
   state_->port = acceptor.local_endpoint().port();
+  state_->local = acceptor.local_endpoint().address().is_loopback();
 }
 
 Listener::~Listener() { stop(); }
@@ -141,19 +143,21 @@ void Listener::close() {
     boost::system::error_code ignored;
     state->acceptor.close(ignored);
   });
-  state_->for_each_session([](SessionBase& session) { session.close_if_idle(); });
 }
 
 void Listener::stop() {
   close();
   state_->for_each_session([](SessionBase& session) { session.cut(); });
   // The sessions' coroutines end on their own once cut; what has not after a moment is dropped with the context.
-  for (int i = 0; i < 100 && connections() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::atomic<std::size_t>& connections = state_->shared->connections;
+  for (int i = 0; i < 100 && connections > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   state_->io.stop();
   for (std::thread& thread : state_->threads) thread.join();
   state_->threads.clear();
 }
 
-std::size_t Listener::connections() const { return state_->shared->connections; }
+std::size_t Listener::busy() const { return state_->shared->busy; }
+
+bool Listener::is_local() const { return state_->local; }
 
 }  // namespace m3::server

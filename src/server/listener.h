@@ -14,8 +14,8 @@ namespace m3::server {
 using Dispatch = std::function<void(const std::shared_ptr<Exchange>&)>;
 // Called with the head of a request before its body is read: an early reply refuses it.
 using CheckHead = std::function<std::optional<HttpReply>(HttpRequest&)>;
-// Called when a reply is over: what was sent, and how many bytes.
-using Finished = std::function<void(const Exchange&, Seconds elapsed, std::size_t bytes)>;
+// Called when a reply is over: how many bytes of it were sent, and whether that was all of it.
+using Finished = std::function<void(const Exchange&, Seconds elapsed, std::size_t bytes, bool whole)>;
 
 struct ListenerHooks {
   Dispatch dispatch;
@@ -31,11 +31,14 @@ class Listener {
 
   void start();
   std::uint16_t port() const;
-  // No further connections; idle ones are closed, the others after the reply that is on its way.
+  // No further connections; those that are open are closed after the next reply.
   void close();
   // Cuts what is still open.
   void stop();
-  std::size_t connections() const;
+  // Connections within a request or its reply.
+  std::size_t busy() const;
+  // Whether only this machine can reach the address.
+  bool is_local() const;
 
   struct State;
 

@@ -163,12 +163,7 @@ class StreamedChat final : public ChatWriter {
   }
 
   void finish() override {
-    if (call_.include_usage) {
-      Json chunk = head("chat.completion.chunk");
-      chunk["choices"] = Json::array();
-      chunk["usage"] = usage();
-      stream_.send(chunk);
-    }
+    if (call_.include_usage) stream_.send(usage_chunk(head("chat.completion.chunk"), usage()));
     stream_.done();
   }
 

@@ -161,12 +161,7 @@ class StreamedCompletion final : public CompletionWriter {
   }
 
   void finish() override {
-    if (call_.include_usage) {
-      Json chunk = head();
-      chunk["choices"] = Json::array();
-      chunk["usage"] = usage();
-      stream_.send(chunk);
-    }
+    if (call_.include_usage) stream_.send(usage_chunk(head(), usage()));
     stream_.done();
   }
 

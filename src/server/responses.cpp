@@ -206,16 +206,17 @@ class StreamedResponse final : public ResponseWriter {
   void fail(const ApiError& error) override {
     Json response = response_json("failed");
     response["error"] = {{"code", "server_error"}, {"message", error.what()}};
-    send("response.failed", {{"response", std::move(response)}});
-    stream_.end();
+    end("response.failed", {{"response", std::move(response)}});
   }
 
  private:
-  void send(const std::string& type, Json fields) {
+  Json numbered(const std::string& type, const Json& fields) {
     Json out = {{"type", type}, {"sequence_number", number_++}};
     out.update(fields);
-    stream_.send(out, type);
+    return out;
   }
+  void send(const std::string& type, const Json& fields) { stream_.send(numbered(type, fields), type); }
+  void end(const std::string& type, const Json& fields) { stream_.send_last(numbered(type, fields), type); }
 
   Json place(const Item& item) const { return {{"item_id", item.id}, {"output_index", index()}}; }
   Json part_place(const Item& item) const {
@@ -262,8 +263,7 @@ class StreamedResponse final : public ResponseWriter {
   }
 
   void send_last(const Json& response) override {
-    send("response." + response["status"].get<std::string>(), {{"response", response}});
-    stream_.end();
+    end("response." + response["status"].get<std::string>(), {{"response", response}});
   }
 
   SseStream stream_;

@@ -78,6 +78,8 @@ class Translator {
   Translator(const Value& body, const ResponseStore& store) : fields_(body), store_(store) {}
 
   ResponsesRequest run(bool allow_unknown_fields) {
+    out_.names.add_words("of them without a result", "function_call without a function_call_output");
+    out_.names.add_words("each needs a tool message", "each needs one");
     read_settings();
     read_harmless();
     refuse_foreign();
@@ -293,7 +295,10 @@ class Translator {
       out_.names.add(chat_path, turn_.call_paths[i]);
       out_.names.add(chat_path + ".function", turn_.call_paths[i]);
     }
-    if (!turn_.calls.empty()) set_member(message, "tool_calls", list_value(std::move(turn_.calls)));
+    if (!turn_.calls.empty()) {
+      out_.names.add(message_path() + ".tool_calls", turn_.call_paths.front());
+      set_member(message, "tool_calls", list_value(std::move(turn_.calls)));
+    }
     add(dict_value(std::move(message)), turn_.path);
     turn_ = {};
   }

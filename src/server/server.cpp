@@ -59,10 +59,15 @@ Server::Server(ServerOptions options, Loader loader)
   listener_ = std::make_unique<Listener>(
       options_, ListenerHooks{[this](const auto& exchange) { dispatch(exchange); },
                               [this](HttpRequest& request) { return check_head(request); },
-                              [this](const Exchange& exchange, Seconds elapsed, std::size_t bytes) {
-                                log_request(exchange, elapsed, bytes);
+                              [this](const Exchange& exchange, Seconds elapsed, std::size_t bytes, bool whole) {
+                                log_request(exchange, elapsed, bytes, whole);
                               }});
   listener_->start();
+  if (options_.api_keys.empty() && !listener_->is_local()) {
+    log_.warning(
+        "everyone on the network can use this server: --api-key KEY asks for a key, "
+        "--host 127.0.0.1 keeps it to this machine");
+  }
   loader_ = std::thread([this, loader = std::move(loader)] { load(loader); });
 }
 
@@ -129,7 +134,7 @@ void Server::shut_down() {
 }
 
 bool Server::drained() {
-  if (generations_.size() == 0 && listener_->connections() == 0) return true;
+  if (generations_.size() == 0 && listener_->busy() == 0) return true;
   if (Clock::now() < drain_end_) return false;
   const std::size_t cancelled = generations_.cancel_all();
   if (cancelled > 0) {
@@ -150,8 +155,7 @@ std::optional<int> Server::wait_for(std::chrono::milliseconds time) {
     // Those who wait have been told; their connections get a moment to hear it.
     listener_->close();
     const auto end = Clock::now() + std::chrono::seconds(1);
-    while (listener_->connections() > 0 && Clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (listener_->busy() > 0 && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return 1;
   }
   if (state == State::draining) {
@@ -237,9 +241,13 @@ std::optional<HttpReply> Server::check_head(HttpRequest& request) const try {
   request.error_style = route.style;
   request.route = route.path;
   if (!route.open && !keys_->allow(request)) {
-    throw ApiError(401, "no valid API key: send \"Authorization: Bearer KEY\"", {}, "invalid_api_key");
+    throw ApiError(401, "no valid API key: send \"Authorization: Bearer KEY\" or \"x-api-key: KEY\"", {},
+                   "invalid_api_key");
   }
-  if (!route.while_loading) static_cast<void>(model());
+  if (!route.while_loading) {
+    static_cast<void>(model());
+    if (state_ == State::draining) throw ApiError(503, "the server is ending", {}, "shutting_down");
+  }
   return std::nullopt;
 } catch (...) {
   HttpReply reply = error_reply(to_api_error(std::current_exception()), request);
@@ -263,10 +271,10 @@ void Server::dispatch(const std::shared_ptr<Exchange>& exchange) {
   workers_.post(handle);
 }
 
-void Server::log_request(const Exchange& exchange, Seconds elapsed, std::size_t bytes) {
+void Server::log_request(const Exchange& exchange, Seconds elapsed, std::size_t bytes, bool whole) {
   const HttpRequest& request = exchange.request();
-  const bool lost = exchange.gone() && !exchange.finished();
-  metrics_.request_done(request.method, request.route, lost ? 499 : exchange.status(), elapsed.count());
+  const int status = whole ? exchange.status() : 499;  // "client closed request", as nginx counts them
+  metrics_.request_done(request.method, request.route, status, elapsed.count());
   if (!options_.log_requests) return;
   const bool probe = request.path == "/health" || request.path == "/metrics" || request.path == "/ping";
   log_.write(probe ? LogLevel::debug : LogLevel::info, "request",
@@ -274,10 +282,10 @@ void Server::log_request(const Exchange& exchange, Seconds elapsed, std::size_t 
               {"client", request.client},
               {"method", request.method},
               {"path", request.path},
-              {"status", exchange.status()},
+              {"status", status},
               {"bytes", bytes},
               {"seconds", std::round(elapsed.count() * 1e4) / 1e4},
-              {"gone", lost}});
+              {"gone", !whole}});
 }
 
 }  // namespace m3::server

@@ -79,7 +79,7 @@ class Server {
   HttpReply preflight(const HttpRequest& request) const;
   // On an io thread, with a whole request: hands it to a worker.
   void dispatch(const std::shared_ptr<Exchange>& exchange);
-  void log_request(const Exchange& exchange, Seconds elapsed, std::size_t bytes);
+  void log_request(const Exchange& exchange, Seconds elapsed, std::size_t bytes, bool whole);
   // Ends what still runs where the time for it is over; whether all has ended.
   bool drained();
 

@@ -100,6 +100,7 @@ Session<Stream>::Session(std::shared_ptr<SessionShared> shared, Stream stream)
 
 template <typename Stream>
 Session<Stream>::~Session() {
+  set_idle(true);
   --shared_->connections;
 }
 
@@ -119,12 +120,14 @@ void Session<Stream>::start() {
 }
 
 template <typename Stream>
-void Session<Stream>::close_if_idle() {
-  asio::dispatch(stream_.get_executor(), [self = this->shared_from_this()] {
-    if (!self->idle_) return;
-    ErrorCode ignored;
-    self->socket().shutdown(Tcp::socket::shutdown_both, ignored);
-  });
+void Session<Stream>::set_idle(bool idle) {
+  if (idle_ == idle) return;
+  idle_ = idle;
+  if (idle) {
+    --shared_->busy;
+  } else {
+    ++shared_->busy;
+  }
 }
 
 template <typename Stream>
@@ -232,13 +235,13 @@ asio::awaitable<bool> Session<Stream>::write_all(std::string_view bytes) {
 template <typename Stream>
 asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
   const ServerOptions& options = shared_->options;
-  idle_ = buffer_.size() == 0;
+  set_idle(buffer_.size() == 0);
   auto deadline = after(idle_ ? options.keep_alive_timeout : options.header_timeout);
   while (!parser.is_header_done()) {
     ErrorCode error;
     if (buffer_.size() > 0) {
       if (idle_) {
-        idle_ = false;
+        set_idle(false);
         deadline = after(options.header_timeout);
       }
       buffer_.consume(parser.put(buffer_.data(), error));
@@ -254,7 +257,6 @@ asio::awaitable<bool> Session<Stream>::read_head(Parser& parser) {
       }
       if (parser.is_header_done()) break;
     }
-    if (shared_->closing && idle_) co_return false;
     if (!co_await read_more(deadline)) {
       const bool began = !idle_ && !read_failed_ && !cut_;
       const ApiError problem(408, "the request's head did not come in time");
@@ -366,6 +368,7 @@ asio::awaitable<bool> Session<Stream>::answer(HttpRequest& request, std::optiona
   start_read();
   const auto start = std::chrono::steady_clock::now();
   written_ = 0;
+  whole_ = false;
   if (known) {
     exchange_->send(std::move(*known));
   } else {
@@ -374,7 +377,7 @@ asio::awaitable<bool> Session<Stream>::answer(HttpRequest& request, std::optiona
   const bool more = co_await reply(exchange_, old_version, keep);
   const auto exchange = std::exchange(exchange_, nullptr);
   if (!more) exchange->client_gone();  // after the end this says nothing
-  shared_->hooks.finished(*exchange, std::chrono::steady_clock::now() - start, written_);
+  shared_->hooks.finished(*exchange, std::chrono::steady_clock::now() - start, written_, whole_);
   co_return more;
 }
 
@@ -393,6 +396,7 @@ asio::awaitable<bool> Session<Stream>::reply(const std::shared_ptr<Exchange>& ex
   bool begun = false, chunked = false;
   std::chrono::steady_clock::time_point next_probe{};
   while (true) {
+    const bool read = !gone_;  // what is written to nobody counts for nothing, even where the system takes it
     Exchange::Outgoing out = exchange->take();
     if (out.cut || cut_) co_return false;
     std::string bytes;
@@ -426,6 +430,7 @@ asio::awaitable<bool> Session<Stream>::reply(const std::shared_ptr<Exchange>& ex
       if (!co_await write_all(bytes)) co_return false;
     }
     if (out.ended) {
+      whole_ = read;
       if (!keep) co_await close_gently();
       co_return keep;
     }

@@ -27,6 +27,7 @@ struct SessionShared {
   ListenerHooks hooks;
   std::atomic<bool> closing = false;  // no request after the present one
   std::atomic<std::size_t> connections = 0;
+  std::atomic<std::size_t> busy = 0;        // of them, within a request or its reply
   std::atomic<std::size_t> body_bytes = 0;  // of bodies that are held
 };
 
@@ -48,8 +49,7 @@ class BodyShare {
 class SessionBase {
  public:
   virtual ~SessionBase() = default;
-  // Closes the connection if it is between requests. From any thread.
-  virtual void close_if_idle() = 0;
+  // Closes the connection. From any thread.
   virtual void cut() = 0;
 };
 
@@ -61,7 +61,6 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   ~Session() override;
   // Runs until the connection ends; keeps itself alive.
   void start();
-  void close_if_idle() override;
   void cut() override;
 
  private:
@@ -87,6 +86,7 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   void start_read();
   void read_ended(boost::system::error_code error);
   void lose_client();
+  void set_idle(bool idle);
   HttpRequest take_request(Parser& parser);
   Tcp::socket& socket();
 
@@ -101,7 +101,8 @@ class Session final : public SessionBase, public std::enable_shared_from_this<Se
   bool read_failed_ = false;  // no further byte comes: half_closed_ or gone_ says why
   bool half_closed_ = false;  // the client has said all and may wait for a reply
   bool gone_ = false;
-  std::size_t written_ = 0;
+  std::size_t written_ = 0;  // of the present reply
+  bool whole_ = false;       // it was written to its end
 };
 
 extern template class Session<Tcp::socket>;

@@ -8,21 +8,27 @@ void SseStream::begin() {
                           {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
 }
 
-void SseStream::send(const Json& data, std::string_view event) {
+namespace {
+
+std::string event_bytes(const Json& data, std::string_view event) {
   std::string out;
   if (!event.empty()) out.append("event: ").append(event).append("\n");
-  out.append("data: ").append(to_text(data)).append("\n\n");
-  exchange_->write(out);
+  return out.append("data: ").append(to_text(data)).append("\n\n");
 }
 
-void SseStream::done() {
-  exchange_->write("data: [DONE]\n\n");
-  exchange_->end();
-}
+constexpr std::string_view done_bytes = "data: [DONE]\n\n";
+
+}  // namespace
+
+void SseStream::send(const Json& data, std::string_view event) { exchange_->write(event_bytes(data, event)); }
+
+void SseStream::send_last(const Json& data, std::string_view event) { exchange_->end(event_bytes(data, event)); }
+
+void SseStream::done() { exchange_->end(done_bytes); }
 
 void SseStream::fail(const ApiError& error) {
-  exchange_->write("data: " + error_body(error, ErrorStyle::openai, exchange_->request().id) + "\n\n");
-  done();
+  exchange_->end("data: " + error_body(error, ErrorStyle::openai, exchange_->request().id) + "\n\n" +
+                 std::string(done_bytes));
 }
 
 void SseStream::comment(std::string_view text) { exchange_->write(std::string(": ").append(text).append("\n\n")); }

@@ -23,8 +23,8 @@ class SseStream {
   void done();
   // An OpenAI error as an event, and then as done().
   void fail(const ApiError& error);
-  // The end alone.
-  void end() { exchange_->end(); }
+  // An event that ends the reply.
+  void send_last(const Json& data, std::string_view event = {});
   // A line that clients ignore; keeps proxies from closing an idle connection.
   void comment(std::string_view text);
 

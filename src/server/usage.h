@@ -26,4 +26,11 @@ inline Json usage_json(const Usage& usage) {
           {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
 }
 
+// The chunk of a stream that has the usage and no choice, its last.
+inline Json usage_chunk(Json head, Json usage) {
+  head["choices"] = Json::array();
+  head["usage"] = std::move(usage);
+  return head;
+}
+
 }  // namespace m3::server

@@ -144,7 +144,9 @@ TEST(Anthropic, KeysHeadersAndQuery) {
   const TestServer server(says("Hello."), options);
   const HttpResponse none = server.post("/v1/messages", body_of());
   EXPECT_EQ(none.status, 401);
-  EXPECT_EQ(Json::parse(none.body)["error"]["type"], "authentication_error");
+  const Json error = Json::parse(none.body)["error"];
+  EXPECT_EQ(error["type"], "authentication_error");
+  EXPECT_NE(error["message"].get<std::string>().find("\"x-api-key: KEY\""), std::string::npos) << error;
   const HttpResponse with = server.connect().request(
       "POST", "/v1/messages?beta=true", body_of().dump(),
       {"x-api-key: sesame", "anthropic-version: 2023-06-01", "anthropic-beta: interleaved-thinking-2025-05-14"});

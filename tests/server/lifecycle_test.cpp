@@ -1,11 +1,15 @@
 // From loading to the end: health, draining, and an engine that dies.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <new>
+#include <sstream>
 
 #include "src/base/error.h"
 #include "src/server/generation.h"
+#include "src/server/sse.h"
 #include "tests/support/small_engine.h"
 #include "tests/support/test_server.h"
 
@@ -104,19 +108,155 @@ TEST(Lifecycle, ShutDownLetsRepliesFinish) {
   TestServer server(slow_words(60, std::chrono::milliseconds(5)));
   Json body = chat;
   body["stream"] = true;
-  HttpClient client = server.connect(), idle = server.connect();
-  EXPECT_EQ(idle.request("GET", "/health").status, 200);
+  HttpClient client = server.connect(), probe = server.connect(), late = server.connect(), idle = server.connect();
+  for (HttpClient* one : {&probe, &late, &idle}) EXPECT_EQ(one->request("GET", "/health").status, 200);
   client.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
   ASSERT_EQ(client.receive_head().status, 200);
   server.server().shut_down();
   EXPECT_FALSE(server.server().wait_for(std::chrono::milliseconds(1)));
-  EXPECT_EQ(idle.receive().status, 0);  // closed at once
+  // Connections that are open are told so, once.
+  const auto health = probe.request("GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(Json::parse(health.body)["status"], "draining");
+  EXPECT_EQ(health.headers.at("connection"), "close");
+  EXPECT_TRUE(probe.closed_by_server());
+  const auto refused = late.request("POST", "/v1/chat/completions", chat.dump());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["code"], "shutting_down");
+  EXPECT_EQ(refused.headers.at("connection"), "close");
+  late.close();
   std::string text, last;
   while (const auto event = client.next_event()) last = *event;
   EXPECT_EQ(last, "[DONE]");
   client.close();
-  EXPECT_EQ(wait_for_end(server.server()), 0);
+  EXPECT_EQ(wait_for_end(server.server()), 0);                                         // idle ones hold nothing up
   EXPECT_EQ(HttpClient(server.port(), false, 5).request("GET", "/health").status, 0);  // no new ones
+}
+
+TEST(Lifecycle, AnOpenServerWithoutAKeySaysSo) {
+  for (const std::string host : {"0.0.0.0", "127.0.0.1"}) {
+    for (const bool with_key : {false, true}) {
+      ServerOptions options = test::test_options();
+      options.host = host;
+      options.log_level = "warning";
+      if (with_key) options.api_keys = {"a key"};
+      testing::internal::CaptureStderr();
+      {
+        const Server server(options, [](const LoadProgress&) -> std::unique_ptr<Model> { fail("no model"); });
+      }
+      const std::string said = testing::internal::GetCapturedStderr();
+      EXPECT_EQ(said.find("everyone on the network") != std::string::npos, host == "0.0.0.0" && !with_key) << said;
+    }
+  }
+}
+
+// The value of http_requests_total for that status and route; 0 before the first.
+double count_of(const TestServer& server, const std::string& route, int status) {
+  const std::string text = server.get("/metrics").body;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("m3:http_requests_total{")) continue;
+    if (line.find("\"" + route + "\"") == std::string::npos) continue;
+    if (line.find("status=\"" + std::to_string(status) + "\"") == std::string::npos) continue;
+    return std::stod(line.substr(line.rfind(' ')));
+  }
+  return 0;
+}
+
+// A client that closes as soon as it has the last event has the whole reply.
+TEST(Lifecycle, WholeRepliesAreCountedAsSuch) {
+  const TestServer server(slow_words(1, std::chrono::milliseconds(0)));
+  constexpr int rounds = 50;
+  const std::map<std::string, std::string> last_event = {
+      {"/v1/chat/completions", "[DONE]"}, {"/v1/messages", "message_stop"}, {"/v1/responses", "response.completed"}};
+  for (const auto& [path, last] : last_event) {
+    Json body = path == "/v1/responses" ? Json{{"input", "hi"}} : chat;
+    body["stream"] = true;
+    if (path == "/v1/messages") body["max_tokens"] = 10;
+    for (int i = 0; i < rounds; ++i) {
+      HttpClient client = server.connect();
+      client.send(test::request_bytes("POST", path, body.dump()));
+      ASSERT_EQ(client.receive_head().status, 200);
+      while (const auto event = client.next_event()) {
+        if (event->find(last) != std::string::npos) break;
+      }
+      client.close();
+    }
+    EXPECT_TRUE(test::eventually([&] { return count_of(server, path, 200) == rounds; })) << path;
+    EXPECT_EQ(count_of(server, path, 499), 0) << path;
+  }
+}
+
+// There is no moment in between at which such a client could be taken for one that left before the end.
+TEST(Lifecycle, TheLastEventAndTheEndAreOneStep) {
+  const std::vector<std::function<void(SseStream&)>> ends = {
+      [](SseStream& stream) { stream.done(); }, [](SseStream& stream) { stream.fail(ApiError(500, "no")); },
+      [](SseStream& stream) {
+        stream.send_last({{"type", "message_stop"}}, "message_stop");
+      }};
+  for (const auto& end : ends) {
+    std::shared_ptr<Exchange> exchange;
+    int pieces = 0;
+    exchange = std::make_shared<Exchange>(
+        HttpRequest(),
+        [&] {
+          const Exchange::Outgoing out = exchange->take();
+          if (out.bytes.empty()) return;
+          ++pieces;
+          EXPECT_TRUE(out.ended) << out.bytes;
+        },
+        1 << 20);
+    SseStream stream(exchange);
+    stream.begin();
+    end(stream);
+    EXPECT_EQ(pieces, 1);
+  }
+}
+
+// More than the system's buffers hold, so that most of it is never written.
+TEST(Lifecycle, ARepliesRestThatNobodyTookIsLost) {
+  const TestServer server(slow_words(1, std::chrono::milliseconds(0)));
+  std::string text;
+  while (text.size() < 6'000'000) text += "a b c ";
+  HttpClient client = server.connect(test::patience, 4096);
+  client.send(test::request_bytes("POST", "/tokenize", Json{{"prompt", text}}.dump()));
+  ASSERT_EQ(client.receive_head().status, 200);
+  client.close();
+  EXPECT_TRUE(test::eventually([&] { return count_of(server, "/tokenize", 499) == 1; }));
+  EXPECT_EQ(count_of(server, "/tokenize", 200), 0);
+}
+
+TEST(Lifecycle, LogAndMetricsAgreeOnClientsThatLeave) {
+  ServerOptions options;
+  options.log_json = true;
+  options.log_level = "debug";
+  testing::internal::CaptureStderr();
+  double lost = 0;
+  {
+    TestServer server(slow_words(100'000, std::chrono::milliseconds(5)), options);
+    for (const bool stream : {true, false}) {
+      Json body = chat;
+      body["stream"] = stream;
+      HttpClient client = server.connect();
+      client.send(test::request_bytes("POST", "/v1/chat/completions", body.dump()));
+      if (stream) client.receive_head();
+      EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 1; }));
+      client.close();
+      EXPECT_TRUE(test::eventually([&] { return server.server().generations().size() == 0; }));
+    }
+    test::eventually([&] { return (lost = count_of(server, "/v1/chat/completions", 499)) == 2; });
+  }
+  EXPECT_EQ(lost, 2);
+  std::istringstream lines(testing::internal::GetCapturedStderr());
+  int seen = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json entry = Json::parse(line);
+    if (entry["message"] != "request" || entry["path"] != "/v1/chat/completions") continue;
+    ++seen;
+    EXPECT_EQ(entry["status"], 499) << line;
+    EXPECT_EQ(entry["gone"], true) << line;
+  }
+  EXPECT_EQ(seen, 2);
 }
 
 TEST(Lifecycle, ShutDownEndsWhatTakesTooLong) {

@@ -58,6 +58,9 @@ TEST(Responses, Refusals) {
     if (one.contains("code")) {
       EXPECT_EQ(error.at("code"), one["code"]);
     }
+    if (one.contains("message")) {
+      EXPECT_EQ(error.at("message"), one["message"]);
+    }
   }
 }
 

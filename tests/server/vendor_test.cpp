@@ -252,6 +252,15 @@ TEST_F(RequestRules, TheSecondNameOfMaxTokensWins) {
   EXPECT_EQ(reply["usage"]["completion_tokens"], 3);
 }
 
+// Who sends requests cannot start the server with other flags.
+TEST_F(RequestRules, ATooLongPromptIsToBeShortened) {
+  const HttpResponse response =
+      server->post("/v1/chat/completions", conversation({message("user", repeated("w ", 200'000))}));
+  const std::string message = Json::parse(response.body)["error"]["message"];
+  EXPECT_TRUE(message.ends_with("; shorten it")) << message;
+  EXPECT_EQ(message.find("--"), std::string::npos) << message;
+}
+
 TEST_F(RequestRules, KeysAreAskedFor) {
   ServerOptions options;
   options.api_keys = {"right"};

@@ -105,7 +105,12 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
                   "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)")
       ->check(not_empty);
   command.add_option("--quantization-exclude", engine.quantization_exclude,
-                     "Tensor names, * allowed, that --quantization leaves alone");
+                     "Tensor names, * allowed, that --quantization leaves alone; may be repeated");
+}
+
+void take_one_value_each(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) option->allow_extra_args(false);
+  for (CLI::App* subcommand : command.get_subcommands({})) take_one_value_each(*subcommand);
 }
 
 void add_picture_options(CLI::App& command, EngineOptions& engine) {

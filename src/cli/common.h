@@ -27,6 +27,9 @@ struct ModelOptions {
 };
 void add_model_options(CLI::App& command, ModelOptions& options);
 
+// Lists take one value an occurrence, in subcommands too: several would take the checkpoint behind them for one more.
+void take_one_value_each(CLI::App& command);
+
 // Sampling options of a request.
 struct SamplingOptions {
   Request request;

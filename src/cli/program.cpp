@@ -98,6 +98,9 @@ int run_program(int argc, char** argv, const server::ModelLoader& load_model) {
     if (app.get_subcommands().empty()) {
       if (argc > 1) return fail_with(explain_unknown(app, argv[1]), 2);
       write_output(app.help());
+  for (CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() != "serve") take_one_value_each(*command);
+  }
       return 2;
     }
     return 0;

@@ -85,7 +85,7 @@ std::string shipped_checkpoint() {
 }
 
 std::string ModelOptions::path() const {
-  const std::string path = checkpoint.empty() ? shipped_checkpoint() : checkpoint;
+  std::string path = checkpoint.empty() ? shipped_checkpoint() : checkpoint;
   const char* named = std::getenv("M3_MODEL");
   const std::string shown = checkpoint.empty() && named != nullptr && path == named ? "M3_MODEL=" + path : path;
   std::error_code ignored;

@@ -40,6 +40,34 @@ constexpr std::array<std::string_view, 26> known_fields = {"model",
                                                            "fps",
                                                            "size_rule"};
 
+// What does what a field does elsewhere. Options of m3 run bear the names of the fields, with dashes.
+std::string instead_of(const std::string& field) {
+  constexpr std::array<std::string_view, 16> options = {"max_tokens",
+                                                        "min_tokens",
+                                                        "temperature",
+                                                        "top_k",
+                                                        "top_p",
+                                                        "min_p",
+                                                        "repetition_penalty",
+                                                        "presence_penalty",
+                                                        "frequency_penalty",
+                                                        "logit_bias",
+                                                        "seed",
+                                                        "stop",
+                                                        "ignore_eos",
+                                                        "logprobs",
+                                                        "n",
+                                                        "system"};
+  if (field == "prompt") return "a chat has messages, and --prompt TEXT adds a question to them";
+  std::string option = field == "max_completion_tokens"                       ? "max_tokens"
+                       : field == "stop_token_ids"                            ? "stop_id"
+                       : field == "top_logprobs"                              ? "logprobs"
+                       : std::ranges::count(options, std::string_view(field)) ? field
+                                                                              : "";
+  std::ranges::replace(option, '_', '-');
+  return option.empty() ? "leave it out" : "the option --" + option + " of m3 run sets it";
+}
+
 std::string string_member(const Json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -94,7 +122,7 @@ Conversation Conversation::parse(std::string_view json, const std::string& where
   if (!conversation.body_.is_object()) fail("{}: expected a JSON object with messages", where);
   for (const auto& [name, value] : conversation.body_.items()) {
     if (!std::ranges::count(known_fields, name)) {
-      fail("{}: {}: this field has no effect here; sampling is set by options", where, name);
+      fail("{}: {}: this field has no effect here; {}", where, name, instead_of(name));
     }
   }
   conversation.check(where);

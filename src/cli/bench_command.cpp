@@ -204,6 +204,13 @@ void run(BenchOptions options) {
     return bench_engine(std::move(checkpoint),
                         {options.model, options.isas.front(), options.engine, options.repeats, options.json});
   }
+  const std::int64_t longest = *std::ranges::max_element(options.contexts);
+  const std::int64_t own = std::max<std::int64_t>(options.prompt, 1), most = checkpoint.config().max_context();
+  if (own > most) fail_usage("--prompt {}: the model's positions end at {}; ask for at most that", own, most);
+  if (longest > most - own) {
+    fail_usage("--context {}: the model's positions end at {}, and {} of --prompt follow; give at most {}", longest,
+               most, own, most - own);
+  }
   std::vector<int> thread_counts = options.thread_counts;
   if (thread_counts.empty()) thread_counts = {options.model.engine.threads};
   Json runs = Json::array();

@@ -48,6 +48,9 @@ struct LoadRecord {
   std::string error;  // one line; empty: it went well
 };
 
+// Whether anything takes a connection there.
+bool answers(const LoadTarget& target);
+
 // Sends a request and reads its stream to the end. Never throws: what goes wrong is in `error`. `now` tells the time.
 LoadRecord stream_request(const LoadTarget& target, const std::string& body, double (*now)());
 

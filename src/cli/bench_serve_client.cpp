@@ -52,10 +52,15 @@ bool take_event(const std::string& event, double now, double& previous, LoadReco
   return true;
 }
 
-void run(const LoadTarget& target, const std::string& body, double (*now)(), LoadRecord& record) {
-  asio::io_context context;
+asio::ip::tcp::socket connect(asio::io_context& context, const LoadTarget& target) {
   asio::ip::tcp::socket socket(context);
   asio::connect(socket, asio::ip::tcp::resolver(context).resolve(target.host, target.port));
+  return socket;
+}
+
+void run(const LoadTarget& target, const std::string& body, double (*now)(), LoadRecord& record) {
+  asio::io_context context;
+  asio::ip::tcp::socket socket = connect(context, target);
   socket.set_option(asio::ip::tcp::no_delay(true));
   http::request<http::string_body> request(http::verb::post, target.path, 11);
   request.set(http::field::host, target.host + ":" + target.port);
@@ -96,6 +101,14 @@ void run(const LoadTarget& target, const std::string& body, double (*now)(), Loa
 }
 
 }  // namespace
+
+bool answers(const LoadTarget& target) try {
+  asio::io_context context;
+  connect(context, target);
+  return true;
+} catch (const boost::system::system_error&) {
+  return false;
+}
 
 LoadRecord stream_request(const LoadTarget& target, const std::string& body, double (*now)()) {
   LoadRecord record;

@@ -46,6 +46,7 @@ void run(BenchServeOptions options) {
   for (const double share : options.percentiles) {
     if (!(share >= 0 && share <= 100)) fail_usage("--metric-percentiles {}: from 0 to 100", share);
   }
+  if (!answers(target)) fail_resource("nothing answers at {}; start m3 serve or give --base-url", options.url);
   const std::vector<PlannedRequest> requests = plan_requests(options.plan);
   const auto most = options.concurrency > 0 ? options.concurrency : static_cast<std::int64_t>(requests.size());
   std::counting_semaphore<> slots(most);

@@ -1,5 +1,7 @@
 #include "src/cli/chat_command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <memory>
@@ -32,9 +34,9 @@ std::string read_file(const std::string& path) {
 
 std::string to_line(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-chat::ChatRequest read_request(const std::string& path, const chat::ChatRequestOptions& options) {
-  const std::string name = path == "-" ? "standard input" : path;
-  return chat::parse_chat_request(chat::parse_json(read_file(path), name), options);
+chat::ChatRequest read_request(const std::string& body, const std::string& path,
+                               const chat::ChatRequestOptions& options) {
+  return chat::parse_chat_request(chat::parse_json(body, path == "-" ? "standard input" : path), options);
 }
 
 struct RenderOptions {
@@ -50,7 +52,11 @@ void render(const RenderOptions& options) {
     fail_usage("--template {} and the checkpoint {}: give one of them (both only with --ids)", options.template_file,
                options.checkpoint);
   }
-  const chat::ChatRequest request = read_request(options.request, options.chat);
+  const std::string from = options.request.empty() ? "-" : options.request;
+  const std::string body = options.request.empty() && ::isatty(STDIN_FILENO) != 0 ? "" : read_file(from);
+  if (options.request.empty() && body.empty())
+    fail_usage("--request is missing: give a request body's JSON file, or - for standard input");
+  const chat::ChatRequest request = read_request(body, from, options.chat);
   const auto checkpoint = [&] { return options.checkpoint.empty() ? shipped_checkpoint() : options.checkpoint; };
   const chat::ChatTemplate chat_template =
       chat::load_chat_template(options.template_file.empty() ? checkpoint() : options.template_file);
@@ -134,7 +140,8 @@ Json to_json(const chat::ParseEvent& event) {
 void parse(const ParseOptions& options) {
   if (options.request == "-" && options.text == "-")
     fail_usage("--request - and --text -: only one can be standard input");
-  const chat::ChatRequest request = read_request(options.request, {.check_tool_results = false});
+  const chat::ChatRequest request =
+      read_request(read_file(options.request), options.request, {.check_tool_results = false});
   const std::string text = read_reply(options.text);
   chat::OutputParser parser = request.parser();
   if (!options.stream.empty()) {
@@ -164,8 +171,8 @@ void add_chat_commands(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat-render", "Print the prompt of a /v1/chat/completions request");
   command->add_option("checkpoint", rendering->checkpoint,
                       "Checkpoint directory whose template is used (default: the one that ships)");
-  command->add_option("--request", rendering->request, "The request body, a JSON file; - is standard input")
-      ->required();
+  command->add_option("--request", rendering->request,
+                      "The request body, a JSON file; - is standard input (the default where something is piped in)");
   command->add_option("--template", rendering->template_file, "A chat template file instead of a checkpoint's");
   command->add_flag("--ids", rendering->ids, "Print token ids, by the checkpoint's tokenizer");
   command->add_flag("--spans", rendering->spans, "Print JSON lines that tell template text and message text apart");

@@ -61,6 +61,12 @@ void ChatModel::add_pictures(const ModelInfo& model, const chat::Conversation& c
 std::vector<media::Prepared> ChatModel::load(const ModelInfo& model, std::vector<media::Reference> references,
                                              const std::function<bool()>& stop) const {
   for (media::Reference& reference : references) {  // a person knows a file by its name
+    if (!media_options_.sources.web && !vision::web_host(reference.url).empty()) {
+      fail(
+          "{}: {}: pictures and videos from the web are not allowed here; allow their host with "
+          "--allowed-media-domains (* is every public one), or give a file by --{}",
+          reference.path, vision::short_url(reference.url), reference.kind == Media::Kind::video ? "video" : "image");
+    }
     if (reference.url.starts_with("file:///")) reference.path = vision::decode_percent(reference.url.substr(7));
   }
   media::check_model_takes(references, model.media);

@@ -22,13 +22,13 @@ constexpr std::string_view help_text =
     "/thinking [MODE]      show or set: enabled, adaptive, disabled\n"
     "/tools [FILE|off]     show, read (a JSON list) or take away tools\n"
     "/image FILE           a picture for the next question; /image off takes it back\n"
-    "/video FILE           a video for it\n"
+    "/video FILE           a video for it; /video off takes it back\n"
     "/regenerate           another reply to the last question\n"
     "/undo                 take the last question and its reply back\n"
     "/save FILE            write the conversation, as a /v1/chat/completions body\n"
     "/load FILE            go on with one\n"
     "/help                 this list\n"
-    "/quit                 end; so do Ctrl-D, and Ctrl-C twice\n"
+    "/quit                 end; so do /exit, Ctrl-D, and Ctrl-C twice\n"
     "Ctrl-C stops a reply. A \\ at a line's end continues it. A message that begins with / is written with //.";
 
 std::string trimmed(std::string_view text) {
@@ -196,8 +196,9 @@ void ChatSession::load(const std::string& path) {
 
 void ChatSession::attach(const std::string& path, bool video) {
   if (path == "off") {
+    const bool some = !attachments_.empty();
     attachments_.clear();
-    return view_.note("nothing is attached");
+    return view_.note(some ? "detached" : "nothing is attached");
   }
   const std::string url = media::file_url(file_name(path, video ? "/video" : "/image"));
   look_({video, url});
@@ -213,7 +214,7 @@ bool ChatSession::command(const std::string& line) {
   const bool takes_text = name == "/system" || name == "/thinking" || name == "/tools" || name == "/save" ||
                           name == "/load" || name == "/image" || name == "/video";
   if (!takes_text && !rest.empty()) fail("{}: takes nothing behind it ({})", name, rest);
-  if (name == "/quit") return false;
+  if (name == "/quit" || name == "/exit") return false;
   if (name == "/help") {
     view_.note(help_text);
   } else if (name == "/new") {

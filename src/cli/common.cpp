@@ -20,6 +20,8 @@ namespace {
 
 constexpr const char* shipped_name = "m3-tiny-chat";
 
+constexpr int unread_output = 128 + SIGPIPE;  // the status a shell shows of a program that the signal ends
+
 constexpr std::sig_atomic_t patient_interrupts = 5;
 
 volatile std::sig_atomic_t interrupt_count = 0;
@@ -32,6 +34,14 @@ extern "C" void on_interrupt(int) {
 
 const CLI::Validator not_empty(
     [](const std::string& text) { return text.empty() ? std::string("is empty") : std::string(); }, "", "");
+
+// Here, since serve would find out only after it listens.
+const CLI::Validator online_format(
+    [](const std::string& text) {
+      return text == "ptpc_fp8" ? std::string()
+                                : text + ": accepted is ptpc_fp8 (the format that a checkpoint has needs no flag)";
+    },
+    "", "");
 
 // vLLM's words for the cache's two types.
 const CLI::Validator cache_words(
@@ -49,6 +59,16 @@ bool parses(const char* begin, const char* end, T& value) {
   return begin != end && result.ec == std::errc() && result.ptr == end;
 }
 
+// What a missing checkpoint was meant for.
+std::string hint_of(const std::string& path) {
+  if (path == "help") return "; m3 --help and m3 run --help tell more";
+  if (path == "chat") return "; m3 run without a question chats";
+  for (const char* command : {"run", "serve", "trace", "eval", "bench", "inspect", "tokenize"}) {
+    if (path == command) return fmt::format("; the command is m3 {}", command);
+  }
+  return path.find_first_of(" ?") == std::string::npos ? "" : "; a question goes behind --prompt";
+}
+
 }  // namespace
 
 std::string shipped_checkpoint() {
@@ -62,6 +82,21 @@ std::string shipped_checkpoint() {
   }
   fail("the checkpoint that ships ({}) is not beside this program; name a checkpoint directory, or set M3_MODEL",
        shipped_name);
+}
+
+std::string ModelOptions::path() const {
+  std::string path = checkpoint.empty() ? shipped_checkpoint() : checkpoint;
+  const char* named = std::getenv("M3_MODEL");
+  const std::string shown = checkpoint.empty() && named != nullptr && path == named ? "M3_MODEL=" + path : path;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) fail("{}: there is no such directory{}", shown, hint_of(path));
+  if (!std::filesystem::is_directory(path, ignored)) {
+    fail("{}: not a directory; a checkpoint is a directory with config.json and safetensors files", shown);
+  }
+  if (!std::filesystem::exists(std::filesystem::path(path) / "config.json", ignored)) {
+    fail("{}: no config.json there; a checkpoint directory has one", shown);
+  }
+  return path;
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
@@ -103,9 +138,15 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   command
       .add_option("--quantization", engine.quantization,
                   "ptpc_fp8: quantise linears at load (per-channel fp8 weights, per-token fp8 activations)")
-      ->check(not_empty);
+      ->check(not_empty)
+      ->check(online_format);
   command.add_option("--quantization-exclude", engine.quantization_exclude,
-                     "Tensor names, * allowed, that --quantization leaves alone");
+                     "Tensor names, * allowed, that --quantization leaves alone; may be repeated");
+}
+
+void take_one_value_each(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) option->allow_extra_args(false);
+  for (CLI::App* subcommand : command.get_subcommands({})) take_one_value_each(*subcommand);
 }
 
 void add_picture_options(CLI::App& command, EngineOptions& engine) {
@@ -201,6 +242,7 @@ void write_output(std::string_view text) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
+      if (errno == EPIPE) throw CLI::RuntimeError(unread_output);  // as head ends what it reads from
       fail_resource("cannot write to standard output: {}", std::strerror(errno));
     }
     text.remove_prefix(static_cast<std::size_t>(written));

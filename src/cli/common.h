@@ -22,10 +22,13 @@ struct ModelOptions {
   std::string checkpoint;  // empty: the one that ships
   EngineOptions engine;
 
-  // The checkpoint's path, resolved.
-  std::string path() const { return checkpoint.empty() ? shipped_checkpoint() : checkpoint; }
+  // The checkpoint's path, resolved. Errors: no directory with a config.json.
+  std::string path() const;
 };
 void add_model_options(CLI::App& command, ModelOptions& options);
+
+// Lists take one value an occurrence, in subcommands too: several would take the checkpoint behind them for one more.
+void take_one_value_each(CLI::App& command);
 
 // Sampling options of a request.
 struct SamplingOptions {
@@ -53,7 +56,8 @@ bool interrupted();
 // forgotten in between, end the program.
 void clear_interrupt();
 
-// Writes to standard output at once. Errors: the reader went away or the disk is full.
+// Writes to standard output at once. Errors: the disk is full; CLI::RuntimeError where the reader went away, which
+// ends the program without a line.
 void write_output(std::string_view text);
 
 }  // namespace m3::cli

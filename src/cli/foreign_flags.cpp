@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -219,6 +220,32 @@ void set_json_member(nlohmann::ordered_json& object, const std::string& word, co
   if (at->is_discarded()) *at = value;  // a word
 }
 
+// A checkpoint that a list of several words has taken for one of its own would leave another model served.
+void check_lists(const CLI::App& command, const std::vector<std::string>& words) {
+  std::string list, taken;
+  std::size_t values = 0;  // how many the option still takes
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word.size() > 1 && word[0] == '-') {
+      list.clear();
+      const bool whole = word.find('=') != std::string::npos;
+      const CLI::Option* option = command.get_option_no_throw(word.substr(0, word.find('=')));
+      values = whole || option == nullptr || option->get_expected_max() == 0 ? 0 : 1;
+      if (option != nullptr && option->get_allow_extra_args()) list = option->get_name();
+    } else if (values > 0) {
+      --values;
+    } else if (list.empty()) {
+      return;  // the checkpoint
+    } else {
+      std::error_code ignored;
+      const bool path = word.find('/') != std::string::npos || std::filesystem::is_directory(word, ignored);
+      if (path && taken.empty()) taken = fmt::format("{} {}", list, word);
+    }
+  }
+  if (!taken.empty())
+    fail_usage("{}: a checkpoint behind a list counts as one more of its words; write it first, behind serve", taken);
+}
+
 }  // namespace
 
 std::vector<std::string> translate_foreign_flags(const CLI::App& command, const std::vector<std::string>& words,
@@ -269,6 +296,7 @@ std::vector<std::string> translate_foreign_flags(const CLI::App& command, const 
   for (const auto& [flag, value] : dotted) out.push_back(flag + "=" + value.dump());
   // Before the options, some of which take all words that follow.
   if (!checkpoint.empty()) out.insert(out.begin() + 1, checkpoint);
+  check_lists(command, out);
   if (!idle.empty()) note = fmt::format("note: without effect here: {}", fmt::join(idle, ", "));
   return out;
 }

@@ -9,7 +9,8 @@ namespace m3::cli {
 
 // `words` with each foreign flag in terms of `command`'s own options, or without it where all it could say holds here in
 // any case; vLLM's underscores become dashes. `note`: one line that names those that have no effect here, or empty.
-// Errors (usage): a flag that asks for what is not there, by name, with what to do instead.
+// Errors (usage): a flag that asks for what is not there, by name, with what to do instead;
+// a checkpoint behind a list that takes several words.
 std::vector<std::string> translate_foreign_flags(const CLI::App& command, const std::vector<std::string>& words,
                                                  std::string& note);
 

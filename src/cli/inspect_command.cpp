@@ -1,13 +1,18 @@
 #include "src/cli/inspect_command.h"
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "src/base/error.h"
+#include "src/base/mapped_file.h"
 #include "src/base/progress.h"
 #include "src/cli/common.h"
 #include "src/cli/inspect_media.h"
+#include "src/vision/media_type.h"
 
 namespace m3::cli {
 
@@ -31,6 +36,22 @@ void check(const CLI::App& command, const MediaOptions& media) {
   }
 }
 
+// A file that is no config.json: what it is for instead, before a JSON parser stumbles over it.
+void check_config_file(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  const vision::MediaType type = vision::media_type(bytes);
+  const bool picture = vision::is_picture(type);
+  if (picture || vision::is_video(type))
+    fail_usage("{}: a {}, not a checkpoint; add --{} before it", path, picture ? "picture" : "video",
+               picture ? "image" : "video");
+  const auto first = std::ranges::find_if(bytes, [](std::byte b) { return !std::isspace(static_cast<int>(b)); });
+  if (first == bytes.end() || *first != std::byte{'{'})
+    fail("{}: no config.json (a JSON object); give that file, or a checkpoint's directory", path);
+}
+
 void run(const InspectOptions& options) {
   if (options.media.asked()) {
     if (!options.path.empty() || options.deep) fail_usage("inspect: --image and --video go without a checkpoint");
@@ -43,6 +64,7 @@ void run(const InspectOptions& options) {
     progress->update(done);
   };
   const std::string path = options.path.empty() ? shipped_checkpoint() : options.path;
+  check_config_file(path);
   const Inspection inspection = inspect(path, options.deep, show);
   progress.reset();
   write_output(options.json ? inspection_json(inspection) : inspection_text(inspection));

@@ -45,10 +45,18 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
   return best == known.end() || distance(word, *best) > most ? "" : *best;
 }
 
-// The line for words that no option or subcommand takes.
-std::string explain_unknown(const CLI::App& app, const std::string& word) {
-  const auto subcommands = app.get_subcommands();
-  const CLI::App& command = subcommands.empty() ? app : *subcommands.front();
+// The line for words that no option or subcommand takes. `early`: it stands before the command.
+std::string explain_unknown(const CLI::App& app, const std::string& word, bool early) {
+  const CLI::App* innermost = &app;
+  std::string where;
+  while (!innermost->get_subcommands().empty()) {
+    innermost = innermost->get_subcommands().front();
+    where += (where.empty() ? "" : " ") + innermost->get_name();
+  }
+  const CLI::App& command = *innermost;
+  const std::string help = (where.empty() ? "m3" : "m3 " + where) + " --help";
+  const std::string prefix = where.empty() ? "" : where + ": ";
+  if (early) return fmt::format("{}: options come behind the command, as in m3 {} {}", word, where, word);
   std::vector<std::string> known;
   if (word.starts_with("-")) {
     for (const CLI::Option* option : command.get_options()) {
@@ -59,11 +67,15 @@ std::string explain_unknown(const CLI::App& app, const std::string& word) {
   }
   const std::string name = word.substr(0, word.find('='));
   const std::string guess = nearest(name, known);
-  const std::string where = subcommands.empty() ? "m3" : "m3 " + command.get_name();
-  if (guess.empty())
-    return fmt::format("{}: unexpected argument {}; {} --help lists what is known", where, word, where);
-  return fmt::format("{}: unknown {} {}; the nearest known is {} ({} --help lists all)", where,
-                     word.starts_with("-") ? "option" : "command", name, guess, where);
+  if (!guess.empty()) {
+    return fmt::format("{}unknown {} {}; the nearest known is {} ({} lists all)", prefix,
+                       word.starts_with("-") ? "option" : "command", name, guess, help);
+  }
+  if (word.starts_with("-")) return fmt::format("{}unknown option {}; {} lists them", prefix, name, help);
+  if (where.empty()) return fmt::format("unknown command {}; {} lists them", word, help);
+  const bool question = where == "run" && word.find(' ') != std::string::npos;
+  return fmt::format("{}unexpected argument {}; {}", prefix, word,
+                     question ? "a question goes behind --prompt" : help + " lists what is known");
 }
 
 int fail_with(const std::string& line, int code) {
@@ -86,8 +98,15 @@ int run_program(int argc, char** argv, const server::ModelLoader& load_model) {
   add_inspect_command(app);
   add_tokenize_command(app);
   add_chat_commands(app);
+  for (CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() != "serve") take_one_value_each(*command);
+  }
   try {
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+    if (!words.empty() && words.front() == "help") {  // m3 help [COMMAND]
+      words.erase(words.begin());
+      words.emplace_back("--help");
+    }
     if (!words.empty() && words.front() == "serve") {
       std::string note;
       words = translate_foreign_flags(*app.get_subcommand("serve"), words, note);
@@ -96,14 +115,16 @@ int run_program(int argc, char** argv, const server::ModelLoader& load_model) {
     std::ranges::reverse(words);  // as CLI11 asks for
     app.parse(words);
     if (app.get_subcommands().empty()) {
-      if (argc > 1) return fail_with(explain_unknown(app, argv[1]), 2);
+      if (argc > 1) return fail_with(explain_unknown(app, argv[1], false), 2);
       write_output(app.help());
       return 2;
     }
     return 0;
   } catch (const CLI::ExtrasError&) {
     std::vector<std::string> extras = app.remaining(true);
-    return fail_with(explain_unknown(app, extras.empty() ? "" : extras.front()), 2);
+    const std::string word = extras.empty() ? "" : extras.front();
+    const bool early = argc > 1 && word == argv[1] && word.starts_with("-") && !app.get_subcommands().empty();
+    return fail_with(explain_unknown(app, word, early), 2);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help, --version
       std::ostringstream text;
@@ -112,6 +133,8 @@ int run_program(int argc, char** argv, const server::ModelLoader& load_model) {
         write_output(text.str());
       } catch (const Error& unwritable) {
         return fail_with(unwritable.what(), 1);
+      } catch (const CLI::RuntimeError& unread) {
+        return unread.get_exit_code();
       }
       return 0;
     }

@@ -20,9 +20,14 @@ namespace m3::cli {
 
 namespace {
 
-constexpr const char* sample_question = "What can you do?";
 constexpr std::int64_t sample_answer_tokens = 300;
 constexpr std::size_t file_limit = std::size_t{256} << 20;
+
+std::string sample_question(const std::vector<chat::Conversation::Attachment>& shown) {
+  if (shown.empty()) return "What can you do?";
+  const char* kind = shown.front().video ? "video" : "picture";
+  return fmt::format("What is in the {}{}?", kind, shown.size() > 1 ? "s" : "");
+}
 
 std::string read_file(const std::string& path) {
   return path == "-" ? read_standard_input(file_limit) : read_text_input(path, file_limit);
@@ -225,10 +230,13 @@ int run_chat(const CLI::App& command, const RunOptions& options) {
   if (!complete || asked) {
     std::optional<std::string> question;
     if (asked || !input_taken) question = given_prompt(command, options);
-    if (!question) question = built_in = sample_question;
+    if (!question && command.count("--request") > 0) {
+      fail_usage("--request {}: its messages end with no question; add --prompt TEXT", options.request);
+    }
+    if (!question) question = built_in = sample_question(shown);
     if (question->empty())
       fail_usage("the prompt is empty: give --prompt TEXT, --prompt-file FILE, or text on standard input");
-    while (command.count("--prompt") == 0 && question->ends_with('\n')) question->pop_back();
+    while ((command.count("--prompt") == 0 || options.prompt == "-") && question->ends_with('\n')) question->pop_back();
     conversation.add_user(*question, shown);
   }
   return answer_once(options, model, conversation, base, built_in);

@@ -135,13 +135,13 @@ void run(const CLI::App& command, const RunOptions& options) {
 }  // namespace
 
 std::optional<std::string> given_prompt(const CLI::App& command, const RunOptions& options) {
-  if (command.count("--prompt") > 0) return options.prompt;
-  if (command.count("--prompt-file") > 0 && options.prompt_file != "-")
-    return read_text_input(options.prompt_file, prompt_limit);
+  const bool from_input = options.prompt == "-" || options.prompt_file == "-";
+  if (command.count("--prompt") > 0 && !from_input) return options.prompt;
+  if (command.count("--prompt-file") > 0 && !from_input) return read_text_input(options.prompt_file, prompt_limit);
   const bool nothing_piped = ::isatty(STDIN_FILENO) != 0;
-  if (options.prompt_file == "-" || !nothing_piped) {
+  if (from_input || !nothing_piped) {
     std::string text = read_standard_input(prompt_limit);
-    if (!text.empty() || options.prompt_file == "-") return text;
+    if (!text.empty() || from_input) return text;
   }
   return std::nullopt;
 }
@@ -164,7 +164,8 @@ void add_run_command(CLI::App& app) {
   add_picture_options(command, options->model.engine);
   add_media_flags(command, options->media);
   add_web_flags(command, options->media);
-  command.add_option("--prompt", options->prompt, "The question, or with --raw the text to complete");
+  command.add_option("-p,--prompt", options->prompt,
+                     "The question, or with --raw the text to complete; - is standard input");
   command.add_option("--prompt-file", options->prompt_file, "Read it from a file, or from standard input with -");
   command.add_flag("--raw", options->raw, "Complete the text as it is, without the chat format");
   command.add_flag("--parse-special", options->parse_special,

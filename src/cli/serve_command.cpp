@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <ctime>
+#include <filesystem>
 
 #include "src/base/console.h"
 #include "src/base/error.h"
@@ -50,6 +51,8 @@ void serve(const ServeOptions& options, const server::ModelLoader& load_model) {
   const server::ServerOptions server_options = options.finish();
   EngineOptions engine = options.model.engine;
   engine.checkpoint = options.model.path();
+  if (!options.chat_template.empty() && !std::filesystem::exists(options.chat_template))
+    fail("--chat-template {}: there is no such file", options.chat_template);
   if (takes_pictures(server_options.media)) {
     engine.other_picture_bytes = server_options.media.memory_bytes + server_options.media.decode_memory_bytes;
   }

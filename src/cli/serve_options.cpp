@@ -155,6 +155,12 @@ void add_serve_options(CLI::App& command, ServeOptions& options) {
   add_api_options(command, options);
   add_engine_options(command, options);
   add_log_options(command, options);
+  take_one_value_each(command);
+  // As launch scripts for vLLM write them: several words behind one flag.
+  for (const char* list : {"--api-key", "--served-model-name", "--allowed-media-domains", "--media-private-hosts",
+                           "--allowed-origins", "--allowed-methods", "--allowed-headers"}) {
+    command.get_option(list)->allow_extra_args(true);
+  }
 }
 
 server::ServerOptions ServeOptions::finish() const {

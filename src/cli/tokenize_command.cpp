@@ -1,6 +1,7 @@
 #include "src/cli/tokenize_command.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -81,6 +82,8 @@ void run(const CLI::App& command, const TokenizeOptions& options) {
     fail_usage("--parse-special is for encoding; it has no meaning with --decode");
   if (options.skip_special && !options.decode) fail_usage("--skip-special is for --decode");
   if (options.ids_only && options.json) fail_usage("--ids and --json: give one of them");
+  if (std::error_code ignored; !options.checkpoint.empty() && !std::filesystem::exists(options.checkpoint, ignored))
+    fail("{}: there is no such checkpoint; a text goes behind --text", options.checkpoint);
   const Tokenizer tokenizer = Tokenizer::load(options.checkpoint.empty() ? shipped_checkpoint() : options.checkpoint);
   const std::string input = read_input(command, options);
   if (options.decode) return show_text(tokenizer, input, options);

@@ -101,7 +101,7 @@ void LocalEngine::fill_info() {
 
 RequestId LocalEngine::submit(Request request, EventSink sink) {
   if (request.prompt_ids.empty()) request.prompt_ids = encode(request.prompt, request.parse_special);
-  check_request(request, info_);
+  check_request(request, info_, model_->config().max_context());
   std::vector<Picture> pictures = take_pictures(request, *model_);
   const std::uint64_t seed = request.sampling.seed.value_or(fresh_seed());
   const RequestId id = next_id_++;

@@ -10,7 +10,7 @@ namespace {
 constexpr int most_samples = 1024;
 constexpr int most_logprobs = 1024;
 
-void check_prompt(const Request& request, const ModelInfo& info) {
+void check_prompt(const Request& request, const ModelInfo& info, std::int64_t position_limit) {
   if (request.prompt_ids.empty()) fail_usage("the prompt is empty: give at least one token");
   for (std::size_t i = 0; i < request.prompt_ids.size(); ++i) {
     const TokenId id = request.prompt_ids[i];
@@ -20,9 +20,8 @@ void check_prompt(const Request& request, const ModelInfo& info) {
   const auto prompt = static_cast<std::int64_t>(request.prompt_ids.size());
   if (prompt >= info.max_model_len) {
     fail_usage(
-        "the prompt has {} tokens but the context holds {}, of which at least one is for the reply; shorten it or "
-        "raise --max-model-len",
-        prompt, info.max_model_len);
+        "the prompt has {} tokens but the context holds {}, of which at least one is for the reply; shorten it{}",
+        prompt, info.max_model_len, info.max_model_len < position_limit ? " or raise --max-model-len" : "");
   }
 }
 
@@ -53,8 +52,8 @@ void check_reasoning(const Request& request, const ModelInfo& info) {
 
 }  // namespace
 
-void check_request(const Request& request, const ModelInfo& info) {
-  check_prompt(request, info);
+void check_request(const Request& request, const ModelInfo& info, std::int64_t position_limit) {
+  check_prompt(request, info, position_limit);
   check_sampling(request.sampling, info.vocab_size);
   if (request.samples < 1 || request.samples > most_samples)
     fail_usage("samples {}: give a number from 1 to {}", request.samples, most_samples);

@@ -134,7 +134,9 @@ TEST_F(Session, PicturesGoWithTheNextQuestion) {
   session_.handle("/save " + (files_ / "c.json").string());
   session_.handle("/load " + (files_ / "c.json").string());
   session_.handle("/image " + (files_ / "a.png").string());
+  shown();
   session_.handle("/image off");
+  EXPECT_EQ(shown(), "detached\n");
   session_.handle("and?");
   EXPECT_EQ(requests_.back().media.size(), 2u);
 }
@@ -233,7 +235,10 @@ TEST_F(Session, Commands) {
   replies_ = {{"yes"}};
   EXPECT_TRUE(session_.handle("//usr/bin is a folder?"));
   EXPECT_EQ(session_.conversation().body()["messages"][0]["content"], "/usr/bin is a folder?");
+  EXPECT_TRUE(session_.handle("/image off"));
+  EXPECT_EQ(shown(), "yes\nnothing is attached\n");
   EXPECT_FALSE(session_.handle("/quit"));
+  EXPECT_FALSE(session_.handle("/exit"));
 }
 
 TEST_F(Session, TheModelCannotSteerTheTerminal) {

@@ -59,6 +59,24 @@ TEST(ForeignFlags, AreSaidInOurs) {
   }
 }
 
+TEST(ForeignFlags, ACheckpointBehindAListIsNotOneOfItsWords) {
+  const std::pair<const char*, const char*> refused[] = {
+      {"--api-key KEY /models/M3", "--api-key /models/M3: a checkpoint behind a list"},
+      {"--port 1 --served-model-name a b models/M3 --log-prompts", "--served-model-name models/M3: "},
+      {"--allowed-media-domains=example.org ./M3", "--allowed-media-domains ./M3: "},
+      {"--media-private-hosts a:1 .", "--media-private-hosts .: "},
+  };
+  for (const auto& [line, expected] : refused) {
+    EXPECT_TRUE(translated(line).error.starts_with(expected)) << line << ": " << translated(line).error;
+  }
+  for (const char* line : {"/models/M3 --served-model-name M3 org/M3", "--served-model-name org/M3",
+                           "--served-model-name a b --port 1 /models/M3", "--served-model-name a b --log-prompts DIR/",
+                           "--stop-nothing --api-key one two", "--served-model-name a org/b --model DIR",
+                           "--mm-processor-kwargs {} DIR/ --api-key a b/c"}) {
+    EXPECT_EQ(translated(line).error, "") << line;
+  }
+}
+
 TEST(ForeignFlags, MembersOfJsonAreGathered) {
   const std::pair<const char*, const char*> cases[] = {
       {"DIR --limit-mm-per-prompt.image 2", R"(serve DIR --limit-mm-per-prompt={"image":2})"},

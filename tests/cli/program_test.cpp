@@ -99,7 +99,8 @@ TEST_P(Program, DoesWhatTheCaseSays) {
 
 std::vector<nlohmann::json> cases() {
   std::vector<nlohmann::json> all;
-  for (const char* name : {"/cli/cases.json", "/cli/chat_cases.json", "/cli/run_cases.json", "/cli/media_cases.json"}) {
+  for (const char* name : {"/cli/cases.json", "/cli/chat_cases.json", "/cli/run_cases.json", "/cli/media_cases.json",
+                           "/cli/usage_cases.json"}) {
     std::ifstream file(std::string(M3_TEST_DATA) + name);
     for (auto& entry : nlohmann::json::parse(file)) all.push_back(std::move(entry));
   }
@@ -272,6 +273,47 @@ TEST(ProgramOutput, AFullDiskIsOneLine) {
   EXPECT_EQ(WEXITSTATUS(status), 1);
   EXPECT_NE(test::read_file(files / "stderr").find("cannot write to standard output: No space left on device"),
             std::string::npos);
+}
+
+TEST(ProgramOutput, AReaderThatWentAwayIsNoError) {
+  const TemporaryDirectory files;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDOUT_FILENO);
+    if (std::freopen((files / "stderr").c_str(), "w", stderr) == nullptr) ::_exit(99);
+    ::execl(M3_PROGRAM, M3_PROGRAM, "run", model.c_str(), "--prompt", "a", "--max-tokens", "3", nullptr);
+    ::_exit(98);
+  }
+  ::close(ends[1]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGPIPE);
+  EXPECT_EQ(test::read_file(files / "stderr"), "");
+}
+
+// Nothing can be raised where the positions end.
+TEST(ProgramOutput, APromptTooLongIsToldWhatHelps) {
+  std::string text;
+  for (int i = 0; i < 40'000; ++i) text += " a";
+  const Outcome beyond = run({"run", model, "--raw"}, text);
+  EXPECT_EQ(beyond.exit, 2);
+  EXPECT_NE(beyond.err.find("the context holds 32768, of which at least one is for the reply; shorten it\n"),
+            std::string::npos)
+      << beyond.err;
+  const Outcome small = run({"run", model, "--raw", "--max-model-len", "256"}, text);
+  EXPECT_NE(small.err.find("shorten it or raise --max-model-len\n"), std::string::npos) << small.err;
+}
+
+TEST(ProgramOutput, AMissingModelOfTheEnvironmentIsSaidToBeFromThere) {
+  ::setenv("M3_MODEL", "/nowhere/m3", 1);
+  const Outcome outcome = run({"run", "--prompt", "hi"});
+  ::unsetenv("M3_MODEL");
+  EXPECT_EQ(outcome.exit, 1);
+  EXPECT_EQ(outcome.err, "m3: M3_MODEL=/nowhere/m3: there is no such directory\n");
 }
 
 TEST(ProgramOutput, CtrlCEndsCleanly) {

@@ -38,6 +38,11 @@ std::string no_device_reason() {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();
+    // Without any driver its version reads as 0, which counts as too old.
+    int driver = 0;
+    const bool none =
+        error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
+    if (none || error == cudaErrorNoDevice) return "no GPU or driver was found";
     return fmt::format("no GPU can be used: {}", cudaGetErrorString(error));
   }
   if (count == 0) return "this machine has no GPU";

@@ -31,7 +31,7 @@ class Parts {
   // `type`: image_url or video_url.
   void add_picture(const char* type, const std::string& url, const std::string& path) {
     end_text();
-    pictures_.push_back({parts_.size(), path});
+    pictures_.emplace_back(parts_.size(), path);
     parts_.push_back(dict_value({{"type", text_value(type)}, {type, dict_value({{"url", text_value(url)}})}}));
   }
   bool empty() const { return parts_.empty() && !has_text_; }

@@ -20,7 +20,7 @@ std::string text_of(const MappedFile& file) {
 class MappedFiles : public testing::Test {
  protected:
   std::filesystem::path write(const std::string& name, const std::string& text) {
-    const std::filesystem::path path = directory.path() / name;
+    std::filesystem::path path = directory.path() / name;
     std::ofstream(path, std::ios::binary) << text;
     return path;
   }

@@ -1,6 +1,7 @@
 // Stored cases of what models write, each fed whole, cut at every byte, and in random pieces.
 #include "src/chat/parser.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -296,7 +297,7 @@ TEST(Parser, ManyMembersTakeOnePass) {
   constexpr int count = 100'000;
   for (int i = 0; i < count; ++i) {
     const std::string name = "m" + std::to_string(i);
-    text += expand("{N}<" + name + ">1{N}</" + name + ">");
+    text += expand(fmt::format("{{N}}<{0}>1{{N}}</{0}>", name));
   }
   text += expand("{N}</all>{N}</invoke>{N}</tool_call>");
   const ParsedOutput output = parse_output(text, {}, ThinkingMode::disabled);

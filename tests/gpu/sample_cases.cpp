@@ -107,7 +107,8 @@ void test_passes(Rig& rig, Results& results) {
     const std::vector<float> x = integer_values(random, 4 * 320, 3);
     std::vector<bf16> bytes;
     for (int r = 0; r < 4; ++r) {
-      for (int c = 0; c < 328; ++c) bytes.push_back(to_bf16(c < 320 ? x[static_cast<std::size_t>(r * 320 + c)] : 0));
+      for (int c = 0; c < 328; ++c)
+        bytes.push_back(to_bf16(c < 320 ? x[static_cast<std::size_t>(r) * 320 + static_cast<std::size_t>(c)] : 0));
     }
     rig->upload(input.view().data, std::as_bytes(std::span(bytes)));
     const bool played = rig->begin_pass(77);

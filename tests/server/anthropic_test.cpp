@@ -1,4 +1,5 @@
 // /v1/messages: the translation of bodies, refusals, whole and streamed replies.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -76,7 +77,7 @@ Streamed stream(const TestServer& server, Json body) {
   for (const std::string& text : response.events()) {
     const Json event = Json::parse(text);
     const std::string type = event.at("type");
-    EXPECT_NE(response.body.find("event: " + type + "\ndata: " + text), std::string::npos) << text;
+    EXPECT_NE(response.body.find(fmt::format("event: {}\ndata: {}", type, text)), std::string::npos) << text;
     if (type == "ping") continue;
     std::string word = type;
     if (type == "message_start") out.start = event["message"];

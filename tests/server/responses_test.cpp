@@ -1,4 +1,5 @@
 // /v1/responses: the translation of bodies, refusals, the store, whole and streamed replies.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -210,7 +211,7 @@ TEST(Responses, StreamedEqualsWhole) {
     last = Json::parse(text);
     const std::string type = last.at("type");
     EXPECT_EQ(last.at("sequence_number"), number++);
-    EXPECT_NE(response.body.find("event: " + type + "\ndata: " + text), std::string::npos);
+    EXPECT_NE(response.body.find(fmt::format("event: {}\ndata: {}", type, text)), std::string::npos);
     if (type == "response.output_item.added") texts.emplace_back();
     if (type.ends_with(".delta")) {
       EXPECT_EQ(last.at("output_index"), texts.size() - 1);

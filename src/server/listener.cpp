@@ -109,8 +109,8 @@ Listener::Listener(const ServerOptions& options, ListenerHooks hooks)
   Tcp::acceptor& acceptor = state_->acceptor;
   const auto check = [&](const char* what) {
     if (error) {
-      fail_resource("cannot {} {} port {}: {}; choose another with --port", what, options.host, options.port,
-                    error.message());
+      fail_resource("cannot {} {} port {}: {}; choose another with {}", what, options.host, options.port,
+                    error.message(), error == boost::system::errc::address_not_available ? "--host" : "--port");
     }
   };
   acceptor.open(endpoint.protocol(), error);

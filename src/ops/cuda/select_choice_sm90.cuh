@@ -51,6 +51,7 @@ __device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted,
     key[h] = at < count ? list.keys[at] : 0;
     id[h] = list.ids[at];
   }
+  __syncwarp();  // all have read: the front is about to be written
 #pragma unroll
   for (int i = 0; i < warp_size; ++i) {
     const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);

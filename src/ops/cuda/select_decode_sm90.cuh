@@ -391,7 +391,11 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
             }
           }
         }
-        if (split == 2) sync_workers();
+        if (split == 2) {  // the lists have been read
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
       }
     }
     unit += count;

@@ -101,6 +101,8 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     run(rig, results, with({.init = 2, .local = 3}), single, 160, 9, "decode, init 2, local 3");
     run(rig, results, with({.heads = 8}), single, 160, 9, "decode, 8 heads");
     run(rig, results, with({}), {{9000, 4}, {129, 2}, {5000, 3}}, 160, 9, "decode, groups of 4");
+    // A warp a row on Hopper, of up to 1024 scores.
+    run(rig, results, with({}), {{70000, 3}}, 550, 9, "groups of 3 on 64K");
     const std::vector<SequenceShape> groups = {{9000, 16}, {128, 3}, {5000, 5}, {0, 2}, {129, 2}};
     run(rig, results, with({}), groups, 160, 9, "groups");
     run(rig, results, with({.heads = 1, .init = 1, .local = 2}), groups, 160, 9, "groups, 1 head");
@@ -114,6 +116,7 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     if (options.quick) continue;
     run(rig, results, with({}), {{2600, 500}, {5000, 300}, {130, 130}}, 120, 4, "prefill");
     run(rig, results, with({}), {{20000, 40}, {16384, 1}, {33000, 2}}, 700, 4, "long");
+    run(rig, results, with({.holes = 3}), {{131072, 3}, {66000, 4}}, 1560, 4, "groups of 3 and 4 on 128K");
     run(rig, results, with({}), {{140000, 2}, {131073, 1}}, 2200, 4, "past 1024 blocks");
     run(rig, results, with({}), {{262145, 16}, {140000, 3}}, 3300, 4, "groups past 1024 blocks");
     run(rig, results, with({}), {{150000, 70}}, 1300, 4, "prompt past 1024 blocks");

@@ -105,23 +105,38 @@ __device__ __noinline__ int choose_slowly(const std::uint32_t* scores, int from,
   return chosen;
 }
 
-// Of scores[from, to), to - from <= 32 · Held, the `wanted` (at most 16) best, ties to the lower block, into the front of
-// `list`, ascending; by one warp. Returns how many.
+// Of scores[from, to), at least one, the `wanted` (1 … 16) best, ties to the lower block, into the front of `list`,
+// ascending; by one warp, 32 · Held at a time. Returns how many.
 template <int Held>
 __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
                                              int lane) {
+  constexpr int step = Held * warp_size;
   std::uint32_t values[Held];
+  const auto load = [&](int first) {
 #pragma unroll
-  for (int i = 0; i < Held; ++i) {
-    const int at = from + i * warp_size + lane;
-    values[i] = at < to ? __ldcg(scores + at) : 0;
-  }
+    for (int i = 0; i < Held; ++i) {
+      const int at = first + i * warp_size + lane;
+      values[i] = at < to ? __ldcg(scores + at) : 0;
+    }
+  };
   std::uint32_t own = 0;
+  int first = from + (to - from - 1) / step * step;
+#pragma unroll 1
+  for (;; first -= step) {  // backwards, so that the first ones are held when they are wanted again
+    load(first);
 #pragma unroll
-  for (int i = 0; i < Held; ++i) own = max(own, values[i]);
+    for (int i = 0; i < Held; ++i) own = max(own, values[i]);
+    if (first == from) break;
+  }
   Gathering gathering{least_of_lanes(own, wanted, lane), wanted, 0, 0};
+#pragma unroll 1
+  for (;;) {
 #pragma unroll
-  for (int i = 0; i < Held; ++i) gathering.add(values[i], from + i * warp_size + lane, list, lane);
+    for (int i = 0; i < Held; ++i) gathering.add(values[i], first + i * warp_size + lane, list, lane);
+    first += step;
+    if (first >= to) break;
+    load(first);
+  }
   __syncwarp();
   if (gathering.count > 64) return choose_slowly(scores, from, to, wanted, list, lane);
   return keep_best(list, gathering.count, wanted, lane);

@@ -350,10 +350,8 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
                                              from_note, to_note, candidates, choice.slots, list, lane);
             } else if (to - from <= 4 * warp_size) {
               chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
-            } else if (to - from <= 16 * warp_size) {
-              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
             } else {
-              chosen = choose_slowly(of_row, from, to, choice.slots, list, lane);
+              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
             }
           }
           if (lane == 0) list_count[warp] = chosen;

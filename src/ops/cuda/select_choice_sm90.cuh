@@ -29,22 +29,56 @@ struct Gathering {
   }
 };
 
-// At least `wanted` lanes hold something as high as the wanted-th highest lane's: that, and at least 1.
-__device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted, int lane) {
-  int rank = 0;
+// The wanted-th highest of the lanes' keys, at least 1; where nothing is wanted, higher than any.
+__device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted) {
+  int higher = 0;
+#pragma unroll
+  for (int i = 0; i < warp_size; ++i) higher += __shfl_sync(all_lanes, own, i) > own ? 1 : 0;
+  return max(1u, __reduce_min_sync(all_lanes, higher < wanted ? own : 0xffffffffu));
+}
+
+// Of the lanes' keys the `wanted` highest, ties to the lower lane, none of 0: a bit a lane.
+__device__ __forceinline__ unsigned highest_lanes(std::uint32_t key, int wanted, int lane) {
+  const std::uint32_t least = least_of_lanes(key, wanted);
+  const unsigned above = __ballot_sync(all_lanes, key > least), equal = __ballot_sync(all_lanes, key == least);
+  const int ties = __popc(equal & ((1u << lane) - 1));
+  return __ballot_sync(all_lanes, key > least || (key == least && ties < wanted - __popc(above)));
+}
+
+// Of 64 keys, lane l's at l and 32 + l, the `wanted` (at least 1) highest, ties to the lower place, none of 0: a bit a
+// lane for either half. `second`: whether the upper half has any but 0.
+__device__ __forceinline__ uint2 highest_of(const std::uint32_t (&key)[2], bool second, int wanted, int lane) {
+  int higher[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < warp_size; ++i) {
-    const std::uint32_t other = __shfl_sync(all_lanes, own, i);
-    rank += other > own || (other == own && i < lane) ? 1 : 0;
+    const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);
+    higher[0] += other > key[0] ? 1 : 0;
+    higher[1] += other > key[1] ? 1 : 0;
   }
-  const unsigned holder = __ballot_sync(all_lanes, rank == wanted - 1);
-  return max(1u, __shfl_sync(all_lanes, own, __ffs(static_cast<int>(holder)) - 1));
+  if (second) {
+#pragma unroll
+    for (int i = 0; i < warp_size; ++i) {
+      const std::uint32_t other = __shfl_sync(all_lanes, key[1], i);
+      higher[0] += other > key[0] ? 1 : 0;
+      higher[1] += other > key[1] ? 1 : 0;
+    }
+  }
+  // Whatever has fewer than `wanted` above it is at least as high as the wanted-th.
+  const std::uint32_t low = min(higher[0] < wanted ? key[0] : 0xffffffffu, higher[1] < wanted ? key[1] : 0xffffffffu);
+  const std::uint32_t least = max(1u, __reduce_min_sync(all_lanes, low));
+  const unsigned above[2] = {__ballot_sync(all_lanes, key[0] > least), __ballot_sync(all_lanes, key[1] > least)};
+  const unsigned equal[2] = {__ballot_sync(all_lanes, key[0] == least), __ballot_sync(all_lanes, key[1] == least)};
+  const int room = wanted - __popc(above[0]) - __popc(above[1]);
+  const unsigned below = (1u << lane) - 1;
+  const int ties[2] = {__popc(equal[0] & below), __popc(equal[0]) + __popc(equal[1] & below)};
+  return {__ballot_sync(all_lanes, key[0] > least || (key[0] == least && ties[0] < room)),
+          __ballot_sync(all_lanes, key[1] > least || (key[1] == least && ties[1] < room))};
 }
 
 // The `wanted` best of the list, still ascending by block, at its front. Returns how many.
 __device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted, int lane) {
   std::uint32_t key[2];
-  int id[2], rank[2] = {0, 0};
+  int id[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int at = h * warp_size + lane;
@@ -52,31 +86,18 @@ __device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted,
     id[h] = list.ids[at];
   }
   __syncwarp();  // all have read: the front is about to be written
-#pragma unroll
-  for (int i = 0; i < warp_size; ++i) {
-    const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);
-    rank[0] += other > key[0] || (other == key[0] && i < lane) ? 1 : 0;
-    rank[1] += other >= key[1] ? 1 : 0;
+  const uint2 taken = highest_of(key, count > warp_size, wanted, lane);
+  const unsigned own = 1u << lane;
+  if ((taken.x & own) != 0) {
+    const int place = __popc(taken.x & (own - 1));
+    list.keys[place] = key[0], list.ids[place] = id[0];
   }
-  if (count > warp_size) {
-#pragma unroll
-    for (int i = 0; i < warp_size; ++i) {
-      const std::uint32_t other = __shfl_sync(all_lanes, key[1], i);
-      rank[0] += other > key[0] ? 1 : 0;
-      rank[1] += other > key[1] || (other == key[1] && i < lane) ? 1 : 0;
-    }
-  }
-  int chosen = 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const bool take = key[h] != 0 && rank[h] < wanted;
-    const unsigned taken = __ballot_sync(all_lanes, take);
-    const int place = chosen + __popc(taken & ((1u << lane) - 1));
-    if (take) list.keys[place] = key[h], list.ids[place] = id[h];
-    chosen += __popc(taken);
+  if ((taken.y & own) != 0) {
+    const int place = __popc(taken.x) + __popc(taken.y & (own - 1));
+    list.keys[place] = key[1], list.ids[place] = id[1];
   }
   __syncwarp();
-  return chosen;
+  return __popc(taken.x) + __popc(taken.y);
 }
 
 // The same of scores[from, to) where the list is too short for what is high: one after another.
@@ -128,7 +149,7 @@ __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int fr
     for (int i = 0; i < Held; ++i) own = max(own, values[i]);
     if (first == from) break;
   }
-  Gathering gathering{least_of_lanes(own, wanted, lane), wanted, 0, 0};
+  Gathering gathering{least_of_lanes(own, wanted), wanted, 0, 0};
 #pragma unroll 1
   for (;;) {
 #pragma unroll
@@ -179,7 +200,7 @@ __device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, cons
   }
 #pragma unroll
   for (int i = 0; i < notes_by_lane; ++i) own = max(own, values[i] == unknown ? 0 : values[i]);
-  const std::uint32_t least = least_of_lanes(own, wanted, lane);
+  const std::uint32_t least = least_of_lanes(own, wanted);
   Gathering of_notes{least, 1 << 30, 0, 0};
 #pragma unroll
   for (int i = 0; i < notes_by_lane; ++i) of_notes.add(values[i], from_note + i * warp_size + lane, list, lane);

@@ -46,6 +46,21 @@ __device__ __forceinline__ void write_unscored_row(const SelectArgs& args, int t
   }
 }
 
+// What a row's ids hold beside the `chosen` ones: the first blocks, the last, and -1. limit: as limit_of.
+__device__ __forceinline__ void write_others(const SelectArgs& args, const Choice& choice, int limit, int chosen,
+                                             std::int32_t* ids, int lane) {
+  for (int i = lane; i < args.topk; i += warp_size) {
+    if (limit < 0) {
+      ids[i] = -1;
+    } else if (i < choice.leading) {
+      ids[i] = i;
+    } else if (i >= choice.leading + chosen) {
+      const int at = i - choice.leading - chosen;
+      ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
+    }
+  }
+}
+
 // `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
 template <bool Fp8, int Sets, int Stages>
 struct DecodeShape {
@@ -62,7 +77,7 @@ inline constexpr int most_direct = 1024;
 // 8 · ColumnTiles columns: the tokens of a sequence times heads. The last warp copies.
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
 __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
-                                  65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads)
+                                  ColumnTiles == 1 ? 65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads : 1)
     select_blocks_decode_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
@@ -182,9 +197,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     const bool there = row < (args.batch.query_begin[of_sequence + 1] - first) * heads;
     return there ? limit_of(args, first + row / heads, of_sequence) : -1;
   };
-  const auto split_of = [&](int rows) { return rows * 2 <= warps ? 2 : 1; };  // warps a row
+  // Warps a row. Of up to 64 candidates one chooses from registers.
+  constexpr int most_brief = 2 * warp_size;
+  const auto split_of = [&](int candidates, int rows) { return candidates > most_brief && rows * 2 <= warps ? 2 : 1; };
   const auto own_row = [&](int of_sequence) {
-    return warp / split_of((args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence]) * heads);
+    const int tokens = args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence];
+    return warp / split_of(unit_begin[of_sequence + 1] - unit_begin[of_sequence], tokens * heads);
   };
   int own_limit = unit < last_unit ? limit_of_row(sequence, own_row(sequence)) : -1;
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -326,74 +344,70 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     if (alone || is_last != 0) {
       const Contributors contributors{units, groups, begin, end, first_group, a_group};
       const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
-      const int split = split_of(rows);
+      const int split = split_of(end - begin, rows);
       for (int first = 0; first < rows; first += warps / split) {
         const int row = first + warp / split;
         const int token = first_token + row / heads;
         const int limit = first == 0 ? own_limit : limit_of_row(sequence, row);
         const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
         const int half = split == 2 ? warp % 2 : 0;
-        if (limit >= 0) {
-          const int candidates = choice.candidates(args.init_blocks);
+        const int candidates = choice.candidates(args.init_blocks);
+        const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
+        const auto ids = [&] { return args.block_ids + (first_row + row) * args.topk; };
+        int chosen = 0;
+        if (end - begin <= most_brief) {
+          if (limit >= 0 && choice.slots > 0) {
+            const std::uint32_t keys[2] = {lane < candidates ? __ldcg(of_row + lane) : 0,
+                                           lane + warp_size < candidates ? __ldcg(of_row + lane + warp_size) : 0};
+            const uint2 taken = highest_of(keys, candidates > warp_size, choice.slots, lane);
+            const unsigned own = 1u << lane;
+            std::int32_t* to = ids() + choice.leading;
+            if ((taken.x & own) != 0) to[__popc(taken.x & (own - 1))] = args.init_blocks + lane;
+            to += __popc(taken.x);
+            if ((taken.y & own) != 0) to[__popc(taken.y & (own - 1))] = args.init_blocks + lane + warp_size;
+            chosen = __popc(taken.x) + __popc(taken.y);
+          }
+        } else {
           const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
           const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
-          const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
           ShortList& list = lists[warp];
-          int chosen = 0;
-          if (choice.slots > 0 && to > from) {
+          int listed = 0;
+          if (limit >= 0 && choice.slots > 0 && to > from) {
             const int note_middle = split == 2 ? notes / 2 : notes;
             const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
             if (noted && to_note - from_note <= notes_by_lane * warp_size) {
-              chosen = to_note <= from_note
+              listed = to_note <= from_note
                            ? 0
                            : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
                                              from_note, to_note, candidates, choice.slots, list, lane);
             } else if (to - from <= 4 * warp_size) {
-              chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
+              listed = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
             } else {
-              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
+              listed = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
             }
           }
-          if (lane == 0) list_count[warp] = chosen;
-        } else if (lane == 0) {
-          list_count[warp] = 0;
-        }
-        if (split == 2) {
-          sync_workers();
-        } else {
-          __syncwarp();
-        }
-        if (row < rows && half == 0) {
-          std::int32_t* ids = args.block_ids + (first_row + row) * args.topk;
-          const int from = warp + lane / list_length;
-          const bool there = lane < list_length * split && lane % list_length < list_count[from];
-          const std::uint32_t key = there ? lists[from].keys[lane % list_length] : 0;
-          const int id = there ? args.init_blocks + lists[from].ids[lane % list_length] : -1;
-          int rank = 0;
-#pragma unroll
-          for (int i = 0; i < warp_size; ++i) {
-            const std::uint32_t other = __shfl_sync(all_lanes, key, i);
-            rank += other > key || (other == key && i < lane) ? 1 : 0;
+          if (lane == 0) list_count[warp] = listed;
+          if (split == 2) {
+            sync_workers();
+          } else {
+            __syncwarp();
           }
-          const unsigned taken = __ballot_sync(all_lanes, there && rank < choice.slots);
-          const int chosen = __popc(taken);
-          if (there && rank < choice.slots) ids[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
-          for (int i = lane; i < args.topk; i += warp_size) {
-            if (limit < 0) {
-              ids[i] = -1;
-            } else if (i < choice.leading) {
-              ids[i] = i;
-            } else if (i >= choice.leading + chosen) {
-              const int at = i - choice.leading - chosen;
-              ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
-            }
+          if (row < rows && half == 0) {
+            const int at = lane % list_length, of = warp + lane / list_length;
+            const bool there = lane < list_length * split && at < list_count[of];
+            const std::uint32_t key = there ? lists[of].keys[at] : 0;
+            const int id = there ? args.init_blocks + lists[of].ids[at] : -1;
+            const unsigned taken = highest_lanes(key, choice.slots, lane);
+            if ((taken >> lane & 1) != 0) ids()[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
+            chosen = __popc(taken);
+          }
+          if (split == 2) {  // the lists have been read
+            sync_workers();
+          } else {
+            __syncwarp();
           }
         }
-        if (split == 2) {  // the lists have been read
-          sync_workers();
-        } else {
-          __syncwarp();
-        }
+        if (row < rows && half == 0) write_others(args, choice, limit, chosen, ids(), lane);
       }
     }
     unit += count;

@@ -163,17 +163,28 @@ __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int fr
   return keep_best(list, gathering.count, wanted, lane);
 }
 
-// A sequence's scores came from several blocks of threads, `first` … `last` of the run; each noted the highest of every
-// 32 that it had. `a_group`: such notes of one of them.
+// A sequence's scores came from several blocks of threads, `first` … of the run; each noted the highest of every 32 that
+// it had.
 struct Contributors {
-  int units, groups;  // of the whole call
+  int least, longer;  // units of a block of threads: the first `longer` have one more
   int begin, end;     // the sequence's units
   int first, a_group;
+  unsigned inverse;  // of a_group: 2^31 / a_group, rounded up
+  // a_group: notes of one of them.
+  __device__ Contributors(int units, int groups, int begin_, int end_, int first_, int a_group_)
+      : least(units / groups), longer(units % groups), begin(begin_), end(end_), first(first_), a_group(a_group_) {
+    const auto divisor = static_cast<unsigned>(a_group);
+    inverse = (0x80000000u + divisor - 1) / divisor;
+  }
   // Scores that note `i` stands for, counted from `begin`.
   __device__ void run(int i, int& from, int& to) const {
-    const int group = first + i / a_group;
-    const int last = min(run_begin(units, group + 1, groups), end) - begin;
-    from = min(max(run_begin(units, group, groups), begin) - begin + i % a_group * warp_size, last);
+    // i / a_group while i · a_group < 2^30: (2 i + 1) / (2 a_group) is at least half a share off the next whole number.
+    const int of_group = static_cast<int>(__umulhi(2 * static_cast<unsigned>(i) + 1, inverse));
+    const int group = first + of_group;
+    const int of_begin = least * group + min(group, longer);
+    const int of_end = of_begin + least + (group < longer ? 1 : 0);
+    const int last = min(of_end, end) - begin;
+    from = min(max(of_begin, begin) - begin + (i - of_group * a_group) * warp_size, last);
     to = min(last, from + warp_size);
   }
 };
@@ -210,22 +221,27 @@ __device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, cons
   contributors.run(to_note - 1, unused, high);
   high = min(high, limit);
   if (of_notes.count > 64) return choose_slowly(scores, low, high, wanted, list, lane);
-  // The notes move to registers: the list is about to be written.
-  const int noted[2] = {list.ids[lane], list.ids[warp_size + lane]};
+  // What the notes stand for moves to registers, first and count of each: the list is about to be written.
+  int noted[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    int from = 0, to = 0;
+    if (h * warp_size + lane < of_notes.count) contributors.run(list.ids[h * warp_size + lane], from, to);
+    noted[h] = from | max(0, min(to, limit) - from) << 24;
+  }
   __syncwarp();
   Gathering gathering{least, wanted, 0, 0};
-  constexpr int batch = 8;
+  constexpr int batch = 16;  // as many as are rarely passed: most often one round of loads, or two
+#pragma unroll 1
   for (int base = 0; base < of_notes.count; base += batch) {
     std::uint32_t keys[batch];
     int ids[batch];
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
       const int which = base + i;
-      const int note = __shfl_sync(all_lanes, which < warp_size ? noted[0] : noted[1], which % warp_size);
-      int from = 0, to = 0;
-      if (which < of_notes.count) contributors.run(note, from, to);
-      ids[i] = from + lane;
-      keys[i] = ids[i] < min(to, limit) ? __ldcg(scores + ids[i]) : 0;
+      const int note = __shfl_sync(all_lanes, base < warp_size ? noted[0] : noted[1], which % warp_size);
+      ids[i] = (note & 0xffffff) + lane;
+      keys[i] = lane < note >> 24 ? __ldcg(scores + ids[i]) : 0;
     }
 #pragma unroll
     for (int i = 0; i < batch; ++i) gathering.add(keys[i], ids[i], list, lane);

@@ -342,7 +342,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
       sync_workers();
     }
     if (alone || is_last != 0) {
-      const Contributors contributors{units, groups, begin, end, first_group, a_group};
       const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
       const int split = split_of(end - begin, rows);
       for (int first = 0; first < rows; first += warps / split) {
@@ -376,6 +375,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
             const int note_middle = split == 2 ? notes / 2 : notes;
             const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
             if (noted && to_note - from_note <= notes_by_lane * warp_size) {
+              const Contributors contributors(units, groups, begin, end, first_group, a_group);
               listed = to_note <= from_note
                            ? 0
                            : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,

@@ -221,9 +221,9 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
     if (clustered) cluster_wait();
     return;
   }
+  if (Sparse) block = list.block(rank + lane * ranks);  // ahead of the queries: pages, keys and values wait for it
   copy_async_16(shared.weights + thread / 16 * 256 + ((thread % 16 ^ (thread / 16 & 7)) << 4), queries);
   barrier_arrive_after_copies(&shared.queries_full);
-  if (Sparse) block = list.block(rank + lane * ranks);
   if (Sparse) page = block < 0 || block >= pages ? -1 : cached ? shared.pages[block] : list.page(block);
   ahead.hold(list, block, page);
   Share here = ahead;
@@ -375,7 +375,9 @@ cudaError_t launch_decode(const AttendArgs& args, int ranks, unsigned* counters,
   if (const cudaError_t error = allow_shared(kernel, bytes, allowed); error != cudaSuccess) return error;
   const auto blocks = static_cast<unsigned>(ranks);
   const dim3 grid(blocks, static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(args.batch.tokens));
-  const ClusterLaunch clusters(counters == nullptr ? blocks : 1, grid, decode_threads, bytes, stream);
+  // Two blocks of threads on one multiprocessor bring theirs no faster than one.
+  const bool spread = static_cast<int>(blocks * grid.y * grid.z) <= multiprocessors() / 2;
+  const ClusterLaunch clusters(counters == nullptr ? blocks : 1, grid, decode_threads, bytes, stream, spread);
   return cudaLaunchKernelEx(&clusters.config, kernel, args, counters);
 }
 

@@ -21,6 +21,7 @@ struct DecodeCall {
   int most_notes;        // of a row
   std::uint32_t* notes;  // [rows, most_notes]
   unsigned* counters;    // [sequences], zero between calls
+  unsigned ahead;        // bytes of K and of V that the L2 is asked for of a chosen block; 0: of none
 };
 
 // What the block wrote before (behind a barrier of its threads) is seen by whoever adds later, and the other way round.
@@ -59,6 +60,13 @@ __device__ __forceinline__ void write_others(const SelectArgs& args, const Choic
       ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
     }
   }
+}
+
+// The first call.ahead bytes of a chosen block's K and V, on their way to the L2 ahead of attention.
+__device__ __forceinline__ void ask_ahead(const SelectArgs& args, const DecodeCall& call, int page, int head) {
+  if (page < 0) return;
+  prefetch_l2_run(page_run(args.k, page, head, args.k.dtype == DType::f8_e4m3 ? 1 : 2), call.ahead);
+  prefetch_l2_run(page_run(args.v, page, head, args.v.dtype == DType::f8_e4m3 ? 1 : 2), call.ahead);
 }
 
 // `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
@@ -358,6 +366,11 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
           if (limit >= 0 && choice.slots > 0) {
             const std::uint32_t keys[2] = {lane < candidates ? __ldcg(of_row + lane) : 0,
                                            lane + warp_size < candidates ? __ldcg(of_row + lane + warp_size) : 0};
+            int pages[2] = {-1, -1};  // with the scores: none is waited for when the ids are out
+            if (call.ahead > 0) {
+              pages[0] = kv_page(args.batch, sequence, args.init_blocks + lane);
+              pages[1] = kv_page(args.batch, sequence, args.init_blocks + lane + warp_size);
+            }
             const uint2 taken = highest_of(keys, candidates > warp_size, choice.slots, lane);
             const unsigned own = 1u << lane;
             std::int32_t* to = ids() + choice.leading;
@@ -365,6 +378,10 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
             to += __popc(taken.x);
             if ((taken.y & own) != 0) to[__popc(taken.y & (own - 1))] = args.init_blocks + lane + warp_size;
             chosen = __popc(taken.x) + __popc(taken.y);
+            if (call.ahead > 0) {
+              if ((taken.x & own) != 0) ask_ahead(args, call, pages[0], row % heads);
+              if ((taken.y & own) != 0) ask_ahead(args, call, pages[1], row % heads);
+            }
           }
         } else {
           const int middle = split == 2 ? (candidates + 1) / 2 : candidates;

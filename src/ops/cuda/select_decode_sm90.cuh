@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   __shared__ std::uint32_t best[columns][held + 1];
   __shared__ ShortList lists[warps];
   __shared__ int list_count[warps];
-  __shared__ int is_last;
+  __shared__ int is_last[2];
   __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
@@ -232,12 +232,100 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   const int g = lane / 4;
   const int j = lane % 4;
   const int set = warp / 8;
-  int next = 0;  // blocks seen so far
+  int next = 0;         // blocks seen so far
+  int put_off = -1;     // the first sequence, while its scores are not counted
+  int limit_there = 0;  // its own_limit
   const auto sync_workers = [] { sync_threads_of(1, workers); };
   auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
   const auto cast = [](std::uint32_t pair) {
     if constexpr (!Fp8) return pair;
     return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
+  };
+  const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;  // notes of a block of threads
+  // Of a sequence whose scores are all there. first_limit: of the first row that this warp chooses for.
+  const auto choose = [&](int of, int first_limit) {
+    const int begin = unit_begin[of], end = unit_begin[of + 1];
+    const int first_token = args.batch.query_begin[of];
+    const int rows = (args.batch.query_begin[of + 1] - first_token) * heads;
+    const std::int64_t first_row = std::int64_t{first_token} * heads;
+    const int first_group = run_of(units, begin, groups);
+    const bool noted = end - begin > most_direct;
+    const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
+    const int split = split_of(end - begin, rows);
+    for (int first = 0; first < rows; first += warps / split) {
+      const int row = first + warp / split;
+      const int token = first_token + row / heads;
+      const int limit = first == 0 ? first_limit : limit_of_row(of, row);
+      const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
+      const int half = split == 2 ? warp % 2 : 0;
+      const int candidates = choice.candidates(args.init_blocks);
+      const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
+      const auto ids = [&] { return args.block_ids + (first_row + row) * args.topk; };
+      int chosen = 0;
+      if (end - begin <= most_brief) {
+        if (limit >= 0 && choice.slots > 0) {
+          const std::uint32_t keys[2] = {lane < candidates ? __ldcg(of_row + lane) : 0,
+                                         lane + warp_size < candidates ? __ldcg(of_row + lane + warp_size) : 0};
+          int pages[2] = {-1, -1};  // with the scores: none is waited for when the ids are out
+          if (call.ahead > 0) {
+            pages[0] = kv_page(args.batch, of, args.init_blocks + lane);
+            pages[1] = kv_page(args.batch, of, args.init_blocks + lane + warp_size);
+          }
+          const uint2 taken = highest_of(keys, candidates > warp_size, choice.slots, lane);
+          const unsigned own = 1u << lane;
+          std::int32_t* to = ids() + choice.leading;
+          if ((taken.x & own) != 0) to[__popc(taken.x & (own - 1))] = args.init_blocks + lane;
+          to += __popc(taken.x);
+          if ((taken.y & own) != 0) to[__popc(taken.y & (own - 1))] = args.init_blocks + lane + warp_size;
+          chosen = __popc(taken.x) + __popc(taken.y);
+          if (call.ahead > 0) {
+            if ((taken.x & own) != 0) ask_ahead(args, call, pages[0], row % heads);
+            if ((taken.y & own) != 0) ask_ahead(args, call, pages[1], row % heads);
+          }
+        }
+      } else {
+        const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
+        const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
+        ShortList& list = lists[warp];
+        int listed = 0;
+        if (limit >= 0 && choice.slots > 0 && to > from) {
+          const int note_middle = split == 2 ? notes / 2 : notes;
+          const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
+          if (noted && to_note - from_note <= notes_by_lane * warp_size) {
+            const Contributors contributors(units, groups, begin, end, first_group, a_group);
+            listed = to_note <= from_note
+                         ? 0
+                         : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
+                                           from_note, to_note, candidates, choice.slots, list, lane);
+          } else if (to - from <= 4 * warp_size) {
+            listed = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
+          } else {
+            listed = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
+          }
+        }
+        if (lane == 0) list_count[warp] = listed;
+        if (split == 2) {
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
+        if (row < rows && half == 0) {
+          const int at = lane % list_length, from_warp = warp + lane / list_length;
+          const bool there = lane < list_length * split && at < list_count[from_warp];
+          const std::uint32_t key = there ? lists[from_warp].keys[at] : 0;
+          const int id = there ? args.init_blocks + lists[from_warp].ids[at] : -1;
+          const unsigned taken = highest_lanes(key, choice.slots, lane);
+          if ((taken >> lane & 1) != 0) ids()[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
+          chosen = __popc(taken);
+        }
+        if (split == 2) {  // the lists have been read
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
+      }
+      if (row < rows && half == 0) write_others(args, choice, limit, chosen, ids(), lane);
+    }
   };
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
@@ -271,7 +359,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     }
     // Notes are made where a sequence is long, by those who share it.
     const int first_group = run_of(units, begin, groups);
-    const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
     const bool noted = end - begin > most_direct;
     for (int done = 0; done < count; done += held) {
       const int n = min(held, count - done);
@@ -338,93 +425,37 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
       }
       if (done + held < count) sync_workers();
     }
+    // Only the first and the last sequence of a run are shared with other blocks of threads, which end when this one does:
+    // the first is counted with the last.
     const bool alone = count == end - begin;
+    const bool more = unit + count < last_unit;
     sync_workers();
-    if (!alone) {
-      if (thread == 0) {
-        const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
-        const bool last = before + static_cast<unsigned>(count) == static_cast<unsigned>(end - begin);
-        if (last) call.counters[sequence] = 0;
-        is_last = last ? 1 : 0;
-      }
-      sync_workers();
-    }
-    if (alone || is_last != 0) {
-      const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
-      const int split = split_of(end - begin, rows);
-      for (int first = 0; first < rows; first += warps / split) {
-        const int row = first + warp / split;
-        const int token = first_token + row / heads;
-        const int limit = first == 0 ? own_limit : limit_of_row(sequence, row);
-        const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
-        const int half = split == 2 ? warp % 2 : 0;
-        const int candidates = choice.candidates(args.init_blocks);
-        const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
-        const auto ids = [&] { return args.block_ids + (first_row + row) * args.topk; };
-        int chosen = 0;
-        if (end - begin <= most_brief) {
-          if (limit >= 0 && choice.slots > 0) {
-            const std::uint32_t keys[2] = {lane < candidates ? __ldcg(of_row + lane) : 0,
-                                           lane + warp_size < candidates ? __ldcg(of_row + lane + warp_size) : 0};
-            int pages[2] = {-1, -1};  // with the scores: none is waited for when the ids are out
-            if (call.ahead > 0) {
-              pages[0] = kv_page(args.batch, sequence, args.init_blocks + lane);
-              pages[1] = kv_page(args.batch, sequence, args.init_blocks + lane + warp_size);
-            }
-            const uint2 taken = highest_of(keys, candidates > warp_size, choice.slots, lane);
-            const unsigned own = 1u << lane;
-            std::int32_t* to = ids() + choice.leading;
-            if ((taken.x & own) != 0) to[__popc(taken.x & (own - 1))] = args.init_blocks + lane;
-            to += __popc(taken.x);
-            if ((taken.y & own) != 0) to[__popc(taken.y & (own - 1))] = args.init_blocks + lane + warp_size;
-            chosen = __popc(taken.x) + __popc(taken.y);
-            if (call.ahead > 0) {
-              if ((taken.x & own) != 0) ask_ahead(args, call, pages[0], row % heads);
-              if ((taken.y & own) != 0) ask_ahead(args, call, pages[1], row % heads);
-            }
-          }
-        } else {
-          const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
-          const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
-          ShortList& list = lists[warp];
-          int listed = 0;
-          if (limit >= 0 && choice.slots > 0 && to > from) {
-            const int note_middle = split == 2 ? notes / 2 : notes;
-            const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
-            if (noted && to_note - from_note <= notes_by_lane * warp_size) {
-              const Contributors contributors(units, groups, begin, end, first_group, a_group);
-              listed = to_note <= from_note
-                           ? 0
-                           : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
-                                             from_note, to_note, candidates, choice.slots, list, lane);
-            } else if (to - from <= 4 * warp_size) {
-              listed = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
-            } else {
-              listed = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
-            }
-          }
-          if (lane == 0) list_count[warp] = listed;
-          if (split == 2) {
-            sync_workers();
-          } else {
-            __syncwarp();
-          }
-          if (row < rows && half == 0) {
-            const int at = lane % list_length, of = warp + lane / list_length;
-            const bool there = lane < list_length * split && at < list_count[of];
-            const std::uint32_t key = there ? lists[of].keys[at] : 0;
-            const int id = there ? args.init_blocks + lists[of].ids[at] : -1;
-            const unsigned taken = highest_lanes(key, choice.slots, lane);
-            if ((taken >> lane & 1) != 0) ids()[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
-            chosen = __popc(taken);
-          }
-          if (split == 2) {  // the lists have been read
-            sync_workers();
-          } else {
-            __syncwarp();
+    if (!alone && more) {
+      put_off = sequence;
+      limit_there = own_limit;
+    } else {
+      const bool both = !more && put_off >= 0;
+      if (both || (!alone && !more)) {
+        // A thread each, of two warps: they wait at once.
+        if (thread == 0 || thread == warp_size) {
+          const bool own = thread == 0;
+          const int of = own ? sequence : put_off;
+          if (own ? !alone : both) {
+            const int all = unit_begin[of + 1] - unit_begin[of];
+            const int mine = own ? count : unit_begin[of + 1] - run_begin(units, me, groups);
+            const unsigned before = add_in_order(&call.counters[of], static_cast<unsigned>(mine));
+            const bool last = before + static_cast<unsigned>(mine) == static_cast<unsigned>(all);
+            if (last) call.counters[of] = 0;
+            is_last[own ? 1 : 0] = last ? 1 : 0;
           }
         }
-        if (row < rows && half == 0) write_others(args, choice, limit, chosen, ids(), lane);
+        sync_workers();
+      }
+#pragma unroll 1
+      for (int turn = both ? 0 : 1; turn < 2; ++turn) {
+        if ((turn == 0 || !alone) && is_last[turn] == 0) continue;
+        const int of = turn == 0 ? put_off : sequence;
+        choose(of, turn == 0 ? limit_there : own_limit);
       }
     }
     unit += count;

@@ -111,6 +111,10 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     run(rig, results, with({}), {{9000, 4}, {129, 2}, {5000, 3}}, 160, 9, "decode, groups of 4");
     // A warp a row on Hopper, of up to 1024 scores.
     run(rig, results, with({}), {{70000, 3}}, 550, 9, "groups of 3 on 64K");
+    run(rig, results, with({}), {{70000, 2}}, 550, 9, "groups of 2 on 64K");
+    // Several key blocks a block of threads on Hopper, of one sequence or two.
+    run(rig, results, with({}), {{9000, 1}, {5000, 1}, {8192, 1}, {9000, 2}, {6000, 1}, {5000, 1}}, 340, 9,
+        "decode, shared");
     const std::vector<SequenceShape> groups = {{9000, 16}, {128, 3}, {5000, 5}, {0, 2}, {129, 2}};
     run(rig, results, with({}), groups, 160, 9, "groups");
     run(rig, results, with({.heads = 1, .init = 1, .local = 2}), groups, 160, 9, "groups, 1 head");

@@ -3,11 +3,12 @@
 // Two blocks of threads, a cluster, sum 256 rows of W by tiles of items. Each block has two warpgroups that multiply and a
 // third of single warps: some keep rings of columns filled by tensor copies, one works out the tiles and what multiplies
 // their results. Tiles of items are cut to what an expert has, in steps of 8.
-//   bf16 (matmul_sm90.cuh): W is the operand from shared memory. The blocks take the same rows of W with half of the items
-//     each, up to 152, and each copies half of the weights to both. A warpgroup has 128 rows, two products of 64.
-//   Others (matmul_widened_sm90.cuh): W is widened into registers, a k16 ahead of the tensor cores. The blocks take the
-//     same items with 128 rows of W each, so that a weight is widened once for all of them, and each copies half of the
-//     items to both. A warpgroup has 64 rows.
+//   One list with bf16 (matmul_sm90.cuh): W is the operand from shared memory. The blocks take the same rows of W with
+//     half of the items each, up to 152, and each copies half of the weights to both. A warpgroup has 128 rows, two
+//     products of 64.
+//   Others (matmul_widened_sm90.cuh): W is widened into registers, or merely loaded, a k16 ahead of the tensor cores. The
+//     blocks take the same items with 128 rows of W each, so that a weight is widened once for all of them, and each
+//     copies half of the items to both. A warpgroup has 64 rows.
 // This file: what both have in common, the tiles and their tables.
 #pragma once
 

@@ -235,7 +235,18 @@ __device__ inline void consume_widened(const WideArgs& wide, const WidenedStages
       multiply_widened<N, Kind, Arranged, Format, Halves>(sums, stages, rings, steps, rank, copied);
     };
     // No more widths: short of registers, ptxas would wait for each product.
-    if constexpr (Halves == 2) {
+    if constexpr (Format == WeightFormat::bf16) {
+      // For experts of about 256 items; up to 128, reading W takes longer than 64 columns of products.
+      const int half = half_of(copied);
+      switch (half <= 64 ? 64 : half <= 96 ? 96 : half <= 120 ? 120 : half) {
+        case 64: multiply.template operator()<64>(); break;
+        case 96: multiply.template operator()<96>(); break;
+        case 120: multiply.template operator()<120>(); break;
+        case 128: multiply.template operator()<128>(); break;
+        case 136: multiply.template operator()<136>(); break;
+        default: multiply.template operator()<144>(); break;
+      }
+    } else if constexpr (Halves == 2) {
       switch ((half_of(copied) + 15) / 16) {
         case 1:
         case 2: multiply.template operator()<32>(); break;

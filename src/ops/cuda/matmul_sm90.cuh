@@ -19,8 +19,7 @@ __device__ inline void produce(const WideArgs& wide, const Stages& stages, unsig
   const int first_block = static_cast<int>(rank) * 2;  // copied to both blocks of the cluster
   Place place;
   Ring<Layout::stages> ring;
-#pragma unroll
-  for (int box = 0; box < wide_boxes; ++box) prefetch_map(&wide.x_boxes[box]);
+  prefetch_boxes(wide);
   for (int turn = 0;; ++turn) {
     wait_for(stages.table_full(turn % 2), turn / 2 % 2);
     if (!read_place(stages.table(turn % 2) + Layout::Table::place, place)) break;
@@ -36,10 +35,7 @@ __device__ inline void produce(const WideArgs& wide, const Stages& stages, unsig
                     &wide.weights[part_of_block<Kind>(i, place.part)].values, step * step_columns,
                     row_of_block<Kind>(block, place.row), full);
       }
-      const std::uint32_t x = stages.x(ring.stage);
-      copy_rows(0, place.copied, [&](int at, int box) {
-        copy_box(x + at * 128, &wide.x_boxes[box], step * step_columns, place.begin + at, full);
-      });
+      copy_box(stages.x(ring.stage), x_box(wide, place.copied), step * step_columns, place.begin, full);
       ring.step();
     }
   }

@@ -22,10 +22,13 @@ namespace m3::ops::cuda {
 // How results leave: rounded, rounded before and after gelu, as they are, or two parts through the activation.
 enum class WideStore { halves, gelu, floats, activated };
 
-inline constexpr int wide_boxes = 5;
+inline constexpr int wide_boxes = 19;
 
 struct WideArgs {
-  TensorMap x_boxes[wide_boxes];  // of 8, 16, … 128 rows
+  // Of 8, 16, … 152 rows: a box costs 75 ns whatever it brings, so that a step of x is one. A launch has those of the
+  // widths that it copies, least_eights … most_eights.
+  TensorMap x_boxes[wide_boxes];
+  int least_eights, most_eights;
   WeightMaps weights[max_parts];
   MatmulArgs args;
   int row_tiles;   // of all parts
@@ -235,16 +238,10 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Layout>& shar
   }
 }
 
-// One thread copies `count` rows of x, in eights, from `first` on, by the fewest boxes.
-template <typename Copy>
-__device__ inline void copy_rows(int first, int count, const Copy& copy) {
-  int at = first;
-#pragma unroll
-  for (int box = wide_boxes - 1; box >= 0; --box) {
-    if ((count & 8 << box) == 0) continue;
-    copy(at, box);
-    at += 8 << box;
-  }
+// What copies boxes of `rows` rows of x, whole eights.
+__device__ inline const TensorMap* x_box(const WideArgs& wide, int rows) { return wide.x_boxes + rows / 8 - 1; }
+__device__ inline void prefetch_boxes(const WideArgs& wide) {
+  for (int eights = wide.least_eights; eights <= wide.most_eights; ++eights) prefetch_map(x_box(wide, 8 * eights));
 }
 
 // This warp is done with a stage: told to both blocks, which copy into it.

@@ -63,8 +63,7 @@ __device__ inline void produce_x(const WideArgs& wide, const WidenedStages<Layou
   const int steps = wide.args.columns / step_columns;
   Place place;
   Ring<Layout::x_stages> ring;
-#pragma unroll
-  for (int box = 0; box < wide_boxes; ++box) prefetch_map(&wide.x_boxes[box]);
+  prefetch_boxes(wide);
   for (int turn = 0;; ++turn) {
     wait_for(stages.table_full(turn % 2), turn / 2 % 2);
     if (!read_place(stages.table(turn % 2) + Layout::Table::place, place)) break;
@@ -78,11 +77,9 @@ __device__ inline void produce_x(const WideArgs& wide, const WidenedStages<Layou
       wait_for(stages.x_empty(ring.stage), ring.phase ^ 1);
       const std::uint32_t full = stages.x_full(ring.stage);
       expect(full, static_cast<unsigned>(count * place.copied * 128));
-      std::uint32_t to = stages.x(ring.stage);
-      for (int step = first; step < first + count; ++step) {
-        copy_rows(first_item, own, [&](int at, int box) {
-          copy_box_to(3, to + at * 128, &wide.x_boxes[box], step * step_columns, place.begin + at, full);
-        });
+      std::uint32_t to = stages.x(ring.stage) + first_item * 128;
+      for (int step = first; own > 0 && step < first + count; ++step) {
+        copy_box_to(3, to, x_box(wide, own), step * step_columns, place.begin + first_item, full);
         to += place.copied * 128;
       }
       ring.step();

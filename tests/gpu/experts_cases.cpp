@@ -326,6 +326,11 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
         if (run.tokens > 20) test_format(fixed, results, format, run, name, true);
       }
     }
+    // Tiles of every width of products: all experts but one have all tokens.
+    if (hopper && !options.quick && format != WeightFormat::f32 && format != WeightFormat::f16) {
+      test_counts(rig, results, format, {300, 512, 512, 5, 4, 0, 5, false, 1},
+                  {130, 145, 177, 200, 209, 225, 241, 257, 273, 288, 289, 300});
+    }
     // Few tokens in one launch, with widths that it is made for and others; as many as it takes and more.
     if (format == WeightFormat::mxfp4 || format == WeightFormat::nvfp4 || format == WeightFormat::mxfp8) {
       test_counts(rig, results, format, {5, 256, 256, 8, 3, 2, 5, true, 1}, {1, 5}, true);

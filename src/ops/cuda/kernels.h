@@ -238,6 +238,7 @@ struct VisionAttendArgs {
   float scale = 0;                              // 80^-0.5
   const std::int32_t* segment_begin = nullptr;  // [segments + 1], on the device, ascending
   int segments = 0;
+  int first_segment = 0, last_segment = 0;  // that hold the first and the last of the rows
   std::int64_t first_row = 0;
   int rows = 0;
   std::uint16_t* out = nullptr;

@@ -220,11 +220,18 @@ void test_counts(Rig& rig, Results& results, WeightFormat format, const Run& run
   rig.clear(results, "experts");
 }
 
-void test_mlp(Rig& rig, Results& results, WeightFormat format) {
+void test_mlp(Rig& rig, Results& results, WeightFormat format, bool quick) {
   Random random(9);
-  for (const auto& [tokens, columns] : {std::pair<std::int64_t, std::int64_t>{1, 320}, {40, 320}, {150, 512}}) {
-    const Run run{tokens, columns, 1024, 1, 1, 0, 0, true};
-    Layer layer(random, format, columns, 1024, 1);
+  struct Shape {
+    std::int64_t tokens, columns, width;
+  };
+  std::vector<Shape> shapes = {{1, 320, 1024}, {40, 320, 1024}, {150, 512, 1024}};
+  // M3's own widths.
+  if (!quick && format == WeightFormat::bf16)
+    shapes.insert(shapes.end(), {{8, 6144, 512}, {1, 6144, 3200}, {3, 3072, 3072}, {8, 512, 6144}});
+  for (const auto& [tokens, columns, width] : shapes) {
+    const Run run{tokens, columns, width, 1, 1, 0, 0, true};
+    Layer layer(random, format, columns, width, 1);
     const std::vector<float> x = normal_values(random, tokens * columns);
     Matrix hidden(DType::f32, tokens, columns, x), expected(DType::f32, tokens, columns);
     judge(limits_for(run)).mlp(hidden.view(), layer.experts[0], {}, expected.view());
@@ -232,7 +239,8 @@ void test_mlp(Rig& rig, Results& results, WeightFormat format) {
     DeviceMatrix hidden2(rig, DType::bf16, tokens, columns, x), out(rig, DType::bf16, tokens, columns);
     rig->mlp(hidden2.view(), rig.place(layer.experts[0]), {}, out.view());
     results.add("mlp", std::string(weight_format_name(format)), norm_error(out.values(), expected.values(), tolerance),
-                "6e-3 of the norm", std::to_string(tokens) + " tokens");
+                "6e-3 of the norm",
+                std::to_string(tokens) + " tokens, " + std::to_string(columns) + " × " + std::to_string(width));
     rig.clear(results, "mlp");
   }
 }
@@ -340,7 +348,7 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
                     {1, 17, 40});
       }
     }
-    test_mlp(rig, results, format);
+    test_mlp(rig, results, format, options.quick);
   }
   if (!options.quick)
     test_format(rig, results, WeightFormat::mxfp4, {8, 6144, 3072, 6, 4, 0, 6, true, 0, WeightFormat::mxfp8},

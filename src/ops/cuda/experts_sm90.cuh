@@ -2,7 +2,7 @@
 // One block a multiprocessor. One warp copies weights, whole rows that follow each other in memory, into a ring that knows
 // nothing of where the first product ends: what down needs is on its way before the blocks have met between the two. All
 // workers take a stage together, each its own pieces of K, the same for all tiles: what it needs of x, of at most eight
-// items, stays in its registers. Two more warps add the workers' sums up and store results.
+// items, stays in its registers. Two more warps add the workers' sums up and store results, one waits for other blocks'.
 #pragma once
 
 #include "src/ops/cuda/decode_sm90.cuh"
@@ -14,7 +14,10 @@ template <WeightFormat Format_, int Workers_, int Stages_>
 struct ExpertsShape {
   static constexpr WeightFormat format = Format_;
   static constexpr int workers = Workers_;  // warps that multiply
-  static constexpr int threads = 32 * (workers + 3);
+  static constexpr int threads = 32 * (workers + 4);
+  static_assert(workers % 4 == 0);  // registers are dealt out by four warps, 128 a thread at first
+  static constexpr int worker_registers = 144, other_registers = 80;
+  static_assert(workers * worker_registers + 4 * other_registers <= (workers + 4) * 128);
   static constexpr int stages = Stages_;
   static constexpr bool nibbles = step_bytes(Format_) == 32;
   static constexpr bool nvfp4 = Format_ == WeightFormat::nvfp4;
@@ -35,22 +38,36 @@ struct ExpertsPhase {
   int group, first, count;  // of the table; items
   int tile, tiles;
 };
-// One thread of each block: what the others' threads that it has met have written is there. Both counters are zero before
-// and after the launch.
+
+// Meeting. counters[0]: blocks that wait for nothing any more; 1: warps, two a block, that have stored their results. Both
+// are zero before and after the launch.
 //
-// Blocks spin here until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams (the
-// vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel behind
-// begins only once all blocks here have let it. Two kernels that meet so, on two streams of a device, could each hold what
-// the other waits for: one backend of a process launches this (CudaBackend::meets_), others take other kernels. Nobody
-// else may use the counters while one runs, nor leave them other than zero: too high, and blocks wait for ever.
-__device__ inline void meet(unsigned* counters, unsigned blocks) {
-  __threadfence();
-  atomicAdd(counters, 1u);
-  unsigned now = 0;
-  while (now != blocks) asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters) : "memory");
+// Blocks spin in await_all until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams
+// (the vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel
+// behind begins only once all blocks here have let it; what a block hands in never waits for others. Two kernels that meet
+// so, on two streams of a device, could each hold what the other waits for: one backend of a process launches this
+// (CudaBackend::meets_), others take other kernels. Nobody else may use the counters while one runs, nor leave them other
+// than zero: too high, and blocks begin too early, or never.
+//
+// All lanes of a warp.
+__device__ inline void hand_in(unsigned* counters) {
+  __syncwarp();
+  if (threadIdx.x % warp_size == 0) {
+    __threadfence();
+    atomicAdd(counters + 1, 1u);
+  }
+  __syncwarp();
 }
+// One thread: what the others have handed in is there, for it and for whom it tells.
+__device__ inline void await_all(const unsigned* counters, unsigned blocks) {
+  unsigned now = 0;
+  while (now != 2 * blocks) {
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters + 1) : "memory");
+  }
+}
+// One thread of each block.
 __device__ inline void leave_meeting(unsigned* counters, unsigned blocks) {
-  if (atomicAdd(counters + 1, 1u) == blocks - 1) counters[0] = counters[1] = 0;
+  if (atomicAdd(counters, 1u) == blocks - 1) counters[0] = counters[1] = 0;
 }
 
 // What other blocks may have written.
@@ -159,107 +176,9 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
     }
   };
 
-  if (warp == Shape::workers) {
-    // --- copies: lanes 0 ... 3 values and scales of either half of a stage's rows ---
-    if (lane < 4) {
-      int at = 0;
-      unsigned parity = 1;
-      const int side = lane % 2;
-      const bool scales = lane >= 2;
-      for (int down = 0; down < 2; ++down) {
-        const int columns = down ? args.width : args.hidden;
-        const int row_bytes = scales ? columns / (nvfp4 ? 16 : 32) : columns / (nibbles ? 2 : 1);
-        const int rows = down ? 8 : 4;
-        const int bytes = rows * row_bytes;
-        const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
-        const int to =
-            scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap) : side * (bytes + Shape::gap);
-        for_phases(down, [&](const ExpertsPhase& phase) {
-          const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
-          const std::byte* from = (scales ? weight->scales : weight->values) +
-                                  (std::int64_t{phase.tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
-          const int n = phase.tiles * (down ? 1 : 2);
-          for (int i = 0; i < n; ++i) {
-            barrier_wait(&barriers.empty[at], parity);
-            if (lane == 0) barrier_expect(&barriers.full[at], total);
-            __syncwarp(0xf);
-            copy_bulk(shared + at * Shape::stage_bytes + to, from, bytes, &barriers.full[at]);
-            from += down ? 2 * bytes : bytes;
-            if (++at == Shape::stages) at = 0, parity ^= 1;
-          }
-        });
-      }
-    }
-    if (args.old_routing) wait_grid();  // which the next may take as done
-    let_next_grid_begin();
-  } else if (warp > Shape::workers) {
-    // --- sums of the warps' sums, and what becomes of them ---
-    const int g = lane / 4, j = lane % 4;
-    if (args.old_routing) wait_grid();
-    const int turn = warp - Shape::workers - 1;  // of the two: every other tile
-    int wanted = turn;
-    unsigned parity = 0;
-    for (int down = 0; down < 2; ++down) {
-      for_phases(down, [&](const ExpertsPhase& phase) {
-        const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
-        const float first_scale = weights[0].tensor_scale * Codec_::missing;
-        const float up_scale = down ? 0.0f : weights[1].tensor_scale * Codec_::missing;
-        int to[2];
-        float pair_weights[2];
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
-          pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
-        }
-        int i = wanted;
-        wanted = (wanted - phase.tiles) & 1;
-        for (; i < phase.tiles; i += 2) {
-          barrier_wait(&barriers.summed[turn], parity);
-          float4 sum = {0, 0, 0, 0};
-#pragma unroll
-          for (int w = 0; w < Shape::workers; ++w) {
-            const float4 more = partial[turn][w][lane];
-            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-          }
-          barrier_arrive(&barriers.taken[turn]);
-          parity ^= 1;
-          const int tile = phase.tile + i;
-          if (!down) {
-            // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
-            const bool even = g % 2 == 0;
-            const float others[2] = {__shfl_xor_sync(all_lanes, even ? sum.z : sum.x, 4),
-                                     __shfl_xor_sync(all_lanes, even ? sum.w : sum.y, 4)};
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              if (2 * j + c >= phase.count) continue;
-              const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
-              const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
-              args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(activate(
-                  round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
-            }
-          } else {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              if (2 * j + c >= phase.count) continue;
-              float* const out = args.sums + std::int64_t{to[c]} * args.hidden + tile * 16 + g % 2 * 8 + g / 2;
-              out[0] = pair_weights[c] * ((c == 0 ? sum.x : sum.y) * first_scale);
-              out[4] = pair_weights[c] * ((c == 0 ? sum.z : sum.w) * first_scale);
-            }
-          }
-        }
-      });
-      if (down == 0 && groups.active > 0) {
-        sync_threads_of(1, 64);
-        if (turn == 0 && lane == 0) {
-          meet(args.counters, static_cast<unsigned>(blocks));
-          barrier_arrive(&barriers.inner);
-        }
-        __syncwarp();
-      }
-    }
-    if (turn == 0 && lane == 0 && groups.active > 0) leave_meeting(args.counters, static_cast<unsigned>(blocks));
-  } else {
+  if (warp < Shape::workers) {
     // --- sums ---
+    take_registers<Shape::worker_registers>();
     const int g = lane / 4;
     const int j = lane % 4;
     int at = 0, turn = 0;
@@ -394,6 +313,108 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
     if (groups.active > 0) {
       barrier_wait(&barriers.inner, 0);
       run.template operator()<true>();
+    }
+  } else {
+    give_registers<Shape::other_registers>();
+    if (warp == Shape::workers) {
+      // --- copies: lanes 0 ... 3 values and scales of either half of a stage's rows ---
+      if (lane < 4) {
+        int at = 0;
+        unsigned parity = 1;
+        const int side = lane % 2;
+        const bool scales = lane >= 2;
+        for (int down = 0; down < 2; ++down) {
+          const int columns = down ? args.width : args.hidden;
+          const int row_bytes = scales ? columns / (nvfp4 ? 16 : 32) : columns / (nibbles ? 2 : 1);
+          const int rows = down ? 8 : 4;
+          const int bytes = rows * row_bytes;
+          const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
+          const int to = scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap)
+                                : side * (bytes + Shape::gap);
+          for_phases(down, [&](const ExpertsPhase& phase) {
+            const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
+            const std::byte* from = (scales ? weight->scales : weight->values) +
+                                    (std::int64_t{phase.tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
+            const int n = phase.tiles * (down ? 1 : 2);
+            for (int i = 0; i < n; ++i) {
+              barrier_wait(&barriers.empty[at], parity);
+              if (lane == 0) barrier_expect(&barriers.full[at], total);
+              __syncwarp(0xf);
+              copy_bulk(shared + at * Shape::stage_bytes + to, from, bytes, &barriers.full[at]);
+              from += down ? 2 * bytes : bytes;
+              if (++at == Shape::stages) at = 0, parity ^= 1;
+            }
+          });
+        }
+      }
+      if (args.old_routing) wait_grid();  // which the next may take as done
+      let_next_grid_begin();
+    } else if (warp == Shape::workers + 3) {
+      // --- other blocks' results ---
+      if (lane == 0 && groups.active > 0) {
+        if (args.old_routing) wait_grid();
+        await_all(args.counters, static_cast<unsigned>(blocks));
+        barrier_arrive(&barriers.inner);
+        leave_meeting(args.counters, static_cast<unsigned>(blocks));
+      }
+    } else if (warp > Shape::workers) {
+      // --- sums of the warps' sums, and what becomes of them ---
+      const int g = lane / 4, j = lane % 4;
+      if (args.old_routing) wait_grid();
+      const int turn = warp - Shape::workers - 1;  // of the two: every other tile
+      int wanted = turn;
+      unsigned parity = 0;
+      for (int down = 0; down < 2; ++down) {
+        for_phases(down, [&](const ExpertsPhase& phase) {
+          const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
+          const float first_scale = weights[0].tensor_scale * Codec_::missing;
+          const float up_scale = down ? 0.0f : weights[1].tensor_scale * Codec_::missing;
+          int to[2];
+          float pair_weights[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
+            pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
+          }
+          int i = wanted;
+          wanted = (wanted - phase.tiles) & 1;
+          for (; i < phase.tiles; i += 2) {
+            barrier_wait(&barriers.summed[turn], parity);
+            float4 sum = {0, 0, 0, 0};
+#pragma unroll 4
+            for (int w = 0; w < Shape::workers; ++w) {
+              const float4 more = partial[turn][w][lane];
+              sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            }
+            barrier_arrive(&barriers.taken[turn]);
+            parity ^= 1;
+            const int tile = phase.tile + i;
+            if (!down) {
+              // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
+              const bool even = g % 2 == 0;
+              const float others[2] = {__shfl_xor_sync(all_lanes, even ? sum.z : sum.x, 4),
+                                       __shfl_xor_sync(all_lanes, even ? sum.w : sum.y, 4)};
+#pragma unroll
+              for (int c = 0; c < 2; ++c) {
+                if (2 * j + c >= phase.count) continue;
+                const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
+                const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
+                args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(activate(
+                    round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
+              }
+            } else {
+#pragma unroll
+              for (int c = 0; c < 2; ++c) {
+                if (2 * j + c >= phase.count) continue;
+                float* const out = args.sums + std::int64_t{to[c]} * args.hidden + tile * 16 + g % 2 * 8 + g / 2;
+                out[0] = pair_weights[c] * ((c == 0 ? sum.x : sum.y) * first_scale);
+                out[4] = pair_weights[c] * ((c == 0 ? sum.z : sum.w) * first_scale);
+              }
+            }
+          }
+        });
+        if (!down && groups.active > 0) hand_in(args.counters);
+      }
     }
   }
 #endif

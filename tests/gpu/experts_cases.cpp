@@ -66,6 +66,7 @@ struct Run {
   int loads = 0;
   WeightFormat shared_format = WeightFormat::bf16;
   bool mixed = false;  // every other expert in the shared one's format
+  float x_scale = 1;
 };
 
 ops::Limits limits_for(const Run& run) {
@@ -152,7 +153,8 @@ void test_counts(Rig& rig, Results& results, WeightFormat format, const Run& run
   for (std::size_t e = 0; extreme && e < static_cast<std::size_t>(run.experts); ++e) {
     make_extreme(layer.matrices[3 * e + 2], random);
   }
-  const std::vector<float> x = normal_values(random, run.tokens * run.hidden);
+  std::vector<float> x = normal_values(random, run.tokens * run.hidden);
+  for (float& value : x) value *= run.x_scale;  // a power of two
   Choice choice = random_choice(random, run.tokens, run.experts, run.k, run.loads);
   const std::span<const ops::MlpWeights> routed(layer.experts.data() + run.first, static_cast<std::size_t>(run.count));
   const ops::MlpWeights* shared = run.shared ? &layer.experts.back() : nullptr;
@@ -340,12 +342,23 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
       if (hopper || !options.quick) {
         test_counts(rig, results, format, {12, 6144, 256, 4, 2, 0, 4, false, 1}, {1, 12});
         test_counts(rig, results, format, {12, 256, 3072, 4, 2, 1, 3, true, 1}, {1, 12}, true);
+        // One token, whose experts meet one by one: shares that are uneven or nothing, one expert or none of those chosen
+        // here, as many as meet so and more; values that bf16 holds and sums must.
+        test_counts(rig, results, format, {3, 2816, 1536, 9, 2, 0, 9, true, 0, format}, {1, 3});
+        test_counts(rig, results, format, {1, 1024, 1024, 8, 3, 2, 5, true, 1}, {1});
+        test_counts(rig, results, format, {1, 1024, 1024, 8, 3, 3, 5, true, 1}, {1});
+        test_counts(rig, results, format, {1, 768, 1280, 12, 8, 0, 12, false}, {1});
+        test_counts(rig, results, format, {1, 768, 1280, 12, 9, 0, 12, false}, {1});
+        for (const float scale : {0x1p-60f, 0x1p60f}) {
+          test_counts(rig, results, format, {2, 1024, 1024, 8, 3, 2, 6, false, 0, format, false, scale}, {1, 2});
+        }
       }
       if (!options.quick) {
         test_counts(rig, results, format, {257, 1024, 1024, 16, 4, 0, 16, true, 0, format},
                     {1, 2, 7, 33, 64, 65, 128, 129, 256, 257});
         test_counts(rig, results, format, {40, 1024, 1024, 8, 3, 2, 5, true, 0, WeightFormat::mxfp8, true},
                     {1, 17, 40});
+        test_counts(rig, results, format, {1, 6144, 3072, 4, 4, 0, 4, true}, {1});
       }
     }
     test_mlp(rig, results, format, options.quick);

@@ -173,7 +173,8 @@ cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_
 struct CombineArgs {
   int tokens = 0, columns = 0, per_token = 0, first = 0, count = 0;
   const std::int32_t* expert_ids = nullptr;
-  const float* parts = nullptr;                  // [T · per_token, columns]
+  bool old_ids = false;          // they were there before the kernel ahead of this one began, as MatmulArgs has it
+  const float* parts = nullptr;  // [T · per_token, columns]
   const std::uint16_t* rounded_parts = nullptr;  // instead of them (many tokens only)
   const float* shared = nullptr;                 // [T, columns]; null: none
   std::uint16_t* out = nullptr;

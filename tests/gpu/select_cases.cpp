@@ -43,7 +43,7 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   select.init_blocks = shape.init;
   select.local_blocks = shape.local;
   select.dropped = shape.dropped;
-  const auto count = static_cast<std::size_t>(batch.tokens() * shape.heads * shape.topk);
+  const auto count = static_cast<std::size_t>(batch.tokens()) * static_cast<std::size_t>(shape.heads * shape.topk);
   std::vector<std::int32_t> expected(count, 77);
   Matrix input(DType::f32, batch.tokens(), columns, q);
   ops::LayerPages pages;

@@ -1,5 +1,6 @@
 // What MiniMax's own verifier expects of every server of M3: its streaming, request and tool rules, one test each.
 // docs/server.md lists them beside these names.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -367,7 +368,7 @@ TEST_F(StreamRules, ArgumentsStreamInsideLongStringsAndNestedObjects) {
       {"properties", {{"inner", {{"type", "object"}, {"properties", {{"text", {{"type", "string"}}}}}}}}}};
   for (const std::string& text :
        {tool_block(invoke("get_weather", endless)),
-        tool_block(n + "<invoke name=\"deep\">" + n + "<outer>" + n + "<inner>" + n + "<text>" + endless)}) {
+        tool_block(fmt::format("{0}<invoke name=\"deep\">{0}<outer>{0}<inner>{0}<text>{1}", n, endless))}) {
     reply = {text, std::chrono::milliseconds(1)};
     const Json body =
         with_tools({weather_tool("get_weather"),

@@ -80,6 +80,12 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
                                  {6, 7, 160},
                                  {65, 50, 800}});
   }
+  // M3's own widths, of which x is held in registers: one tile of a multiprocessor, two and more, none for some.
+  if (!quick && format == WeightFormat::bf16) {
+    shapes.insert(
+        shapes.end(),
+        {{8, 100, 6144}, {8, 6400, 6144}, {3, 12800, 6144}, {7, 6337, 3072}, {8, 131, 3072}, {2, 19100, 3072}});
+  }
   for (const Shape& shape : shapes) {
     for (const bool exact : {true, false}) {
       const Weight weight(random, format, shape.rows, shape.columns, exact);
@@ -138,21 +144,22 @@ void test_mixed(Rig& rig, Results& results) {
 }
 
 // Several weights of one format, of rows that no tile divides.
-void test_parts(Rig& rig, Results& results, WeightFormat format) {
+void test_parts(Rig& rig, Results& results, WeightFormat format, std::int64_t columns) {
   Random random(8);
   std::deque<Weight> weights;
   std::vector<WeightMatrix> views, placed;
   for (const std::int64_t tokens : {1, 8, 9, 40, 64}) {
-    rig.bind(limits_for(tokens, 1024, 2000));
+    rig.bind(limits_for(tokens, columns, 2000));
     weights.clear(), views.clear(), placed.clear();
     for (const std::int64_t rows : {700, 3, 130, 1, 65, 901}) {
-      weights.emplace_back(random, format, rows, 1024, true);
+      weights.emplace_back(random, format, rows, columns, true);
       views.push_back(weights.back().view);
       placed.push_back(rig.place(views.back()));
     }
-    const std::vector<float> x = integer_values(random, tokens * 1024, 3);
+    const std::vector<float> x = integer_values(random, tokens * columns, 3);
     results.add_exact("linear", "parts", run(rig, x, tokens, placed, 8) == judged(x, tokens, views),
-                      std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");
+                      std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens, " +
+                          std::to_string(columns) + " columns");
     rig.clear(results, "linear");
   }
 }
@@ -222,27 +229,25 @@ void test_quantised(Rig& rig, Results& results) {
   }
 }
 
-void test_logits(Rig& rig, Results& results) {
+void test_logits(Rig& rig, Results& results, WeightFormat format, std::int64_t columns) {
   Random random(7);
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
-    const Weight head(random, format, 1003, 384, false);
-    const std::vector<float> x = normal_values(random, 70 * 384);
-    for (const std::size_t count : {1u, 5u, 9u, 40u, 64u}) {
-      std::vector<std::int32_t> rows;
-      for (std::size_t i = 0; i < count; ++i) rows.push_back(static_cast<std::int32_t>((i * 37 + 69) % 70));
-      const ops::Limits limits = limits_for(70, 384, 1003);
-      Matrix hidden(DType::f32, 70, 384, x);
-      Matrix expected(DType::f32, static_cast<std::int64_t>(count), 1003);
-      judge(limits).logits(hidden.view(), rows, head.view, expected.view());
-      rig.bind(limits);
-      DeviceMatrix hidden2(rig, DType::bf16, 70, 384, x);
-      DeviceMatrix out(rig, DType::f32, static_cast<std::int64_t>(count), 1003, 3);
-      rig->logits(hidden2.view(), {rig.place(rows), rows.size()}, rig.place(head.view), out.view());
-      results.add("logits", std::string(weight_format_name(format)),
-                  absolute_error(out.values(), expected.values(), sum_tolerance(head.view)), "2^-18·√K·|w|",
-                  std::to_string(count) + " rows");
-      rig.clear(results, "logits");
-    }
+  const Weight head(random, format, 1003, columns, false);
+  const std::vector<float> x = normal_values(random, 70 * columns);
+  for (const std::size_t count : {1u, 5u, 9u, 40u, 64u}) {
+    std::vector<std::int32_t> rows;
+    for (std::size_t i = 0; i < count; ++i) rows.push_back(static_cast<std::int32_t>((i * 37 + 69) % 70));
+    const ops::Limits limits = limits_for(70, columns, 1003);
+    Matrix hidden(DType::f32, 70, columns, x);
+    Matrix expected(DType::f32, static_cast<std::int64_t>(count), 1003);
+    judge(limits).logits(hidden.view(), rows, head.view, expected.view());
+    rig.bind(limits);
+    DeviceMatrix hidden2(rig, DType::bf16, 70, columns, x);
+    DeviceMatrix out(rig, DType::f32, static_cast<std::int64_t>(count), 1003, 3);
+    rig->logits(hidden2.view(), {rig.place(rows), rows.size()}, rig.place(head.view), out.view());
+    results.add("logits", std::string(weight_format_name(format)),
+                absolute_error(out.values(), expected.values(), sum_tolerance(head.view)), "2^-18·√K·|w|",
+                std::to_string(count) + " rows, " + std::to_string(columns) + " columns");
+    rig.clear(results, "logits");
   }
 }
 
@@ -254,14 +259,20 @@ void test_linear(Rig& rig, Results& results, const Options& options) {
     Rig fixed(true);
     for (const WeightFormat format : all_formats) test_invariance(fixed, results, format);
   }
-  for (const WeightFormat format : all_formats) test_parts(rig, results, format);
+  for (const WeightFormat format : all_formats) test_parts(rig, results, format, 1024);
+  if (!options.quick) {
+    for (const std::int64_t columns : {3072, 6144}) test_parts(rig, results, WeightFormat::bf16, columns);
+  }
   for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4}) {
     test_scales(rig, results, format);
     test_end_scales(rig, results, format);
   }
   test_mixed(rig, results);
   test_quantised(rig, results);
-  test_logits(rig, results);
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
+    test_logits(rig, results, format, 384);
+  }
+  if (!options.quick) test_logits(rig, results, WeightFormat::bf16, 6144);
 }
 
 }  // namespace m3::test::gpu

@@ -473,6 +473,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
         if (shared_decode) gate_and_up(of_shared, alone);
         at_once.old_routing = shared_decode;
         check(launch_experts_sm90(at_once, stream_), "experts");
+        combine.old_ids = true;  // lets the next begin behind its own wait
         of_shared.old_inner = shared_decode;
         if (shared_decode) down(of_shared, alone);
         shared_left = shared_left && !shared_decode;
@@ -494,6 +495,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.old_x = mlp.old_routing = in_turn;
       if (!decode && run_wide(mlp, routed)) continue;
       gate_and_up(mlp, routed);
+      combine.old_ids = combine.old_ids || decode;
       of_shared.old_inner = in_turn;
       if (in_turn) down(of_shared, alone);
       mlp.old_inner = in_turn;

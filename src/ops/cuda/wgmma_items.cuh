@@ -194,6 +194,15 @@ __device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t 
   return bytes;
 }
 
+// Four 8 × 8 matrices of 16-bit numbers: lane 8 i + r gives the place (16 bytes) of matrix i's row r, and gets of each
+// row lane / 4, columns lane % 4 · 2 and the next.
+__device__ inline void load_matrices(std::uint32_t place, std::uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(place)
+               : "memory");
+}
+
 // Four 8 × 8 matrices of 16-bit numbers, each lane holding row lane / 4, columns lane % 4 · 2 and the next; written
 // transposed: lane 8 i + c gives the place (16 bytes) of matrix i's column c.
 __device__ inline void store_matrices_transposed(std::uint32_t place, std::uint32_t a, std::uint32_t b, std::uint32_t c,

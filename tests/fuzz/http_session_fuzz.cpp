@@ -76,6 +76,7 @@ class Connection {
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t count = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return;  // it has closed already
       bytes.remove_prefix(static_cast<std::size_t>(count));
     }
@@ -87,6 +88,7 @@ class Connection {
     std::array<char, 4096> buffer{};
     while (out.size() < most) {
       const ssize_t count = ::recv(socket_, buffer.data(), std::min(buffer.size(), most - out.size()), 0);
+      if (count < 0 && errno == EINTR) continue;  // libFuzzer's clock: its signal ends a call that has a time limit
       require(count >= 0 || errno == ECONNRESET, "the server closes what it does not understand");
       if (count <= 0) break;
       out.append(buffer.data(), static_cast<std::size_t>(count));

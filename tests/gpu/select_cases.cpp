@@ -24,11 +24,14 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   keys.fill_contexts(batch, random, true);
   const std::int64_t columns = std::int64_t{shape.heads} * 128;
   const std::vector<float> q = integer_values(random, batch.tokens() * columns, 2);
+  // Index keys lie where this says; K and V, which are not looked at, on other pages.
+  batch.index_page_table = batch.page_table;
+  batch.page_table = RaggedBatch(shapes, pool, seed + 1).page_table;
   for (std::size_t s = 0; shape.holes > 0 && s < shapes.size(); ++s) {
     const std::int64_t own = (shapes[s].context - 1) / 128;
     for (std::int64_t block = 0; block < own; ++block) {
       std::int32_t& page =
-          batch.page_table[s * static_cast<std::size_t>(batch.stride) + static_cast<std::size_t>(block)];
+          batch.index_page_table[s * static_cast<std::size_t>(batch.stride) + static_cast<std::size_t>(block)];
       if (random() % static_cast<unsigned>(shape.holes) == 0) page = -1;
     }
   }
@@ -63,7 +66,7 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
     placed.v = {shape.cache, rig.reserve_raw(static_cast<std::size_t>(pool * page_bytes)), page_bytes};
   }
   RaggedBatch moved = batch;
-  for (std::int32_t& page : moved.page_table) page += page >= 0 ? shape.first_page : 0;
+  for (std::int32_t& page : moved.index_page_table) page += page >= 0 ? shape.first_page : 0;
   DeviceMatrix input2(rig, DType::bf16, batch.tokens(), columns, q);
   std::byte* ids = rig.reserve(count * 4);
   rig->select_blocks(rig.place(moved), select, input2.view(), placed, reinterpret_cast<std::int32_t*>(ids));

@@ -359,6 +359,24 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
           test_counts(rig, results, format, {2, 1024, 1024, 8, 3, 2, 6, false, 0, format, false, scale}, {1, 2});
         }
       }
+      // Three to 64 tokens an expert on average (matmul_narrow_sm90.cuh): experts that have none, one, all, or more than a
+      // tile; chosen elsewhere; M3's widths; scales and values far apart.
+      if (hopper) {
+        test_counts(rig, results, format, {33, 512, 1024, 9, 3, 0, 9, true, 0, format}, {9, 33});
+        test_counts(rig, results, format, {20, 512, 512, 8, 3, 2, 5, true, 1}, {20}, true);
+      }
+      if (hopper && !options.quick) {
+        test_counts(rig, results, format, {130, 512, 1024, 9, 3, 0, 9, true, 1},
+                    {9, 15, 16, 17, 33, 48, 49, 63, 64, 65, 128, 129, 130});
+        test_counts(rig, results, format, {70, 1024, 512, 12, 2, 3, 6, false}, {18, 31, 70});
+        test_counts(rig, results, format, {100, 512, 512, 32, 1, 0, 32, false}, {96, 97, 100});
+        test_counts(rig, results, format, {40, 6144, 512, 6, 2, 0, 6, true, 0, WeightFormat::mxfp8}, {9, 40});
+        test_counts(rig, results, format, {40, 512, 3072, 6, 2, 0, 6, false, 1}, {17, 40});
+        test_counts(rig, results, format, {66, 512, 512, 8, 3, 0, 8, true, 0}, {16, 64, 66}, true);
+        for (const float scale : {0x1p-60f, 0x1p60f}) {
+          test_counts(rig, results, format, {70, 512, 512, 5, 3, 0, 5, false, 0, format, false, scale}, {20, 70});
+        }
+      }
       if (!options.quick) {
         test_counts(rig, results, format, {257, 1024, 1024, 16, 4, 0, 16, true, 0, format},
                     {1, 2, 7, 33, 64, 65, 128, 129, 256, 257});

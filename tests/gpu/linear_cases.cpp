@@ -60,7 +60,8 @@ std::string label(const Shape& shape) {
 void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
   Random random(3);
   const std::string name(weight_format_name(format));
-  std::vector<Shape> shapes = {{1, 48, 64}, {3, 33, 192}, {8, 130, 320}, {9, 48, 512}, {20, 64, 1024}, {150, 200, 640}};
+  std::vector<Shape> shapes = {{1, 48, 64},    {3, 33, 192},    {8, 130, 320},  {9, 48, 512},
+                               {20, 64, 1024}, {17, 300, 1024}, {150, 200, 640}};
   if (!quick) {
     shapes.insert(shapes.end(), {{1, 400, 6144},
                                  {2, 64, 8192},
@@ -86,6 +87,23 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
         shapes.end(),
         {{8, 100, 6144}, {8, 6400, 6144}, {3, 12800, 6144}, {7, 6337, 3072}, {8, 131, 3072}, {2, 19100, 3072}});
   }
+  // Lists of 9 to 64 rows, whose tiles of 256 rows of W several blocks of threads share along K: one tile and many, ends
+  // of tiles, every K that M3 has.
+  if (!quick) {
+    shapes.insert(shapes.end(), {{9, 257, 6144},
+                                 {15, 256, 3072},
+                                 {16, 128, 8192},
+                                 {17, 513, 6144},
+                                 {33, 129, 12288},
+                                 {47, 1000, 512},
+                                 {48, 390, 1536},
+                                 {49, 64, 6144},
+                                 {63, 700, 3072},
+                                 {64, 1, 6144},
+                                 {64, 300, 8192},
+                                 {65, 300, 6144},
+                                 {10, 40000, 512}});
+  }
   for (const Shape& shape : shapes) {
     for (const bool exact : {true, false}) {
       const Weight weight(random, format, shape.rows, shape.columns, exact);
@@ -100,6 +118,14 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
         const double absolute = exact ? 1e-30 : sum_tolerance(weight.view);
         results.add("linear", name, exact ? (actual == expected ? 0 : 2) : bf16_error(actual, expected, absolute),
                     "2 steps of bf16 + 2^-18·√K·|w|", what);
+      }
+      if (!exact && shape.tokens > 8 && shape.tokens <= 65) {
+        // Whoever comes last adds the sums, in one order.
+        const WeightMatrix placed = rig.place(weight.view);
+        const std::vector<float> first = run(rig, x, shape.tokens, {placed}, 8);
+        bool same = true;
+        for (int again = 0; again < 3; ++again) same = same && run(rig, x, shape.tokens, {placed}, 8) == first;
+        results.add_exact("linear", "repeated", same, name + ", " + label(shape));
       }
       rig.clear(results, "linear");
     }
@@ -167,7 +193,7 @@ void test_parts(Rig& rig, Results& results, WeightFormat format, std::int64_t co
 // Block scales that one factor of bf16 does not hold.
 void test_scales(Rig& rig, Results& results, WeightFormat format) {
   Random random(9);
-  for (const std::int64_t tokens : {1, 5, 20}) {
+  for (const std::int64_t tokens : {1, 5, 20, 64}) {
     Weight weight(random, format, 150, 1024, false);
     for (std::size_t i = 0; i < weight.scales.size(); i += 3)
       weight.scales[i] = static_cast<std::byte>(110 + i / 3 % 40);
@@ -192,7 +218,7 @@ void test_scales(Rig& rig, Results& results, WeightFormat format) {
 // The ends of e8m0: code 0 is 2^-127, 255 NaN.
 void test_end_scales(Rig& rig, Results& results, WeightFormat format) {
   Random random(10);
-  for (const std::int64_t tokens : {1, 5, 20, 70, 300}) {
+  for (const std::int64_t tokens : {1, 5, 20, 64, 70, 300}) {
     const std::int64_t rows = 150, columns = 1024;
     Weight weight(random, format, rows, columns, true);
     const std::int64_t row_scales = columns / 32;
@@ -262,6 +288,9 @@ void test_linear(Rig& rig, Results& results, const Options& options) {
   for (const WeightFormat format : all_formats) test_parts(rig, results, format, 1024);
   if (!options.quick) {
     for (const std::int64_t columns : {3072, 6144}) test_parts(rig, results, WeightFormat::bf16, columns);
+    for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+      test_parts(rig, results, format, 6144);
+    }
   }
   for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4}) {
     test_scales(rig, results, format);
@@ -272,7 +301,10 @@ void test_linear(Rig& rig, Results& results, const Options& options) {
   for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
     test_logits(rig, results, format, 384);
   }
-  if (!options.quick) test_logits(rig, results, WeightFormat::bf16, 6144);
+  if (!options.quick) {
+    test_logits(rig, results, WeightFormat::bf16, 6144);
+    test_logits(rig, results, WeightFormat::mxfp8, 6144);
+  }
 }
 
 }  // namespace m3::test::gpu

@@ -160,6 +160,15 @@ __device__ inline void copy_box_to(std::uint16_t blocks, std::uint32_t shared, c
       "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
       : "memory");
 }
+// Likewise a box of a map of steps (encode_steps_map).
+__device__ inline void copy_steps(std::uint32_t shared, const TensorMap* map, int step, int row,
+                                  std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared),
+      "l"(map), "r"(0), "r"(row), "r"(step), "r"(barrier)
+      : "memory");
+}
 __device__ inline void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -26,7 +26,7 @@ struct VisionBlocks {
   std::int64_t rows = 512;        // of everything but the residual, q, k, v and the rotary table
   std::int64_t pixel_rows = 512;  // patches that are embedded at a time
   double operations = 8e9;        // of one call of attention, if a block is more: so many rows less, down to 128
-  std::int64_t company = 512;     // patches of small pictures that are worth a pass together
+  std::int64_t company = 64;      // patches of small pictures that are worth a pass together
 
   // What the backend's operations need to be fast, in pieces of some milliseconds on a device, some tens on the host.
   static VisionBlocks of(const ops::Backend& backend);

@@ -8,6 +8,7 @@
 #include <future>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/checkpoint/seeded_weights.h"
@@ -336,6 +337,12 @@ TEST(Pictures, SmallOnesAreSeenTogether) {
     for (const auto& [company, passes] : {std::pair{64, 2}, std::pair{63, 3}, std::pair{1, 6}}) {
       test::DeviceJudge::Counts counts;
       Gate gate;
+      std::promise<void> in_step;
+      bool first = true;
+      const auto wait_in_step = [&, open = gate.hook()](std::int64_t tokens) {
+        if (std::exchange(first, false)) in_step.set_value();
+        open(tokens);
+      };
       model::VisionBlocks blocks;
       blocks.company = company;
       const auto engine = small_engine({.device = device,
@@ -343,8 +350,10 @@ TEST(Pictures, SmallOnesAreSeenTogether) {
                                         .vision = true,
                                         .picture_piece = std::numeric_limits<double>::infinity(),
                                         .vision_blocks = blocks,
-                                        .before_step = gate.hook()});
+                                        .before_step = wait_in_step});
       Replies replies;
+      engine->submit(request_with({}, 5, 4, 1), [](const Event&) {});  // the others come while it is read
+      in_step.get_future().wait();
       for (std::size_t i = 0; i < requests.size(); ++i) engine->submit(requests[i], replies.sink(i));
       gate.open();
       replies.wait(requests);

@@ -236,8 +236,10 @@ class Container {
       if (stream.codecpar->codec_type != AVMEDIA_TYPE_VIDEO) {
         stream.discard = AVDISCARD_ALL;
       } else if (stream.codecpar->width > 0 && stream.codecpar->height > 0) {
-        check_declared_size(stream.codecpar->width, stream.codecpar->height, limits.pixels, type_);
-        control_.need(decoding_bytes({stream.codecpar->width, stream.codecpar->height}, stream.codecpar->codec_id));
+        const Size size = {stream.codecpar->width, stream.codecpar->height};
+        check_declared_size(size.width, size.height, limits.pixels, type_);
+        control_.declare(size);
+        control_.need(decoding_bytes(size, stream.codecpar->codec_id));
       }
     }
     if (const int status = libav().avformat_find_stream_info(context_, nullptr); status < 0) {

@@ -46,6 +46,17 @@ void expect_equal(const Trace& trace, const Trace& expected) {
   }
 }
 
+TEST(DefaultPatches, ByTheMemoryOfAGpu) {
+  ThreadPool threads(1);
+  const auto on = [&](std::int64_t bytes) {
+    return default_vision_patches(DeviceJudge(ops::make_backend({.name = "scalar"}, threads), bytes));
+  };
+  EXPECT_EQ(on(std::int64_t{80} << 30), 65536);
+  EXPECT_EQ(on(std::int64_t{64} << 30), 65536);
+  EXPECT_EQ(on(std::int64_t{48} << 30), 20736);
+  EXPECT_EQ(default_vision_patches(*ops::make_backend({.name = "scalar"}, threads)), 65536);
+}
+
 class DeviceGolden : public testing::TestWithParam<const char*> {};
 
 TEST_P(DeviceGolden, TracesAreTheJudges) {

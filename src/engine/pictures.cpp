@@ -1,9 +1,6 @@
 #include "src/engine/pictures.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,6 +8,7 @@
 #include <string_view>
 
 #include "src/base/error.h"
+#include "src/base/sha256.h"
 #include "src/ops/ops.h"
 
 namespace m3::engine {
@@ -19,24 +17,12 @@ namespace {
 
 const char* kind_name(Media::Kind kind) { return kind == Media::Kind::image ? "image" : "video"; }
 
-std::string sha256(std::string_view head, std::span<const std::byte> bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1 ||
-      EVP_DigestUpdate(context.get(), head.data(), head.size()) != 1 ||
-      EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) != 1 ||
-      EVP_DigestFinal_ex(context.get(), digest.data(), &size) != 1) {
-    fail_internal("hashing a picture failed");
-  }
-  return {reinterpret_cast<const char*>(digest.data()), size};
-}
-
 // The grid is part of every key: the same values in another shape are another picture.
 std::string key_of(const Media& media) {
   const std::string head = fmt::format("{} {} {} {};", media.pixels ? "pixels" : "features", media.t, media.h, media.w);
   if (!media.key.empty()) return head + media.key;
-  return sha256(head, std::as_bytes(std::span(media.pixels ? *media.pixels : *media.features)));
+  const Sha256 digest = sha256(head, std::as_bytes(std::span(media.pixels ? *media.pixels : *media.features)));
+  return {digest.begin(), digest.end()};
 }
 
 void check_values(const Media& media, std::size_t index, const model::PatchGrid& grid, const model::VisionTower& tower,

@@ -1,27 +1,15 @@
 #include "src/media/loader.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <span>
 
 #include "src/base/error.h"
+#include "src/base/sha256.h"
 
 namespace m3::media {
 namespace {
-
-std::string hex_sha256(std::span<const std::byte> bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1)
-    fail_internal("hashing a picture failed");
-  std::string out;
-  for (unsigned i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
-}
 
 std::string describe(const vision::SizeOptions& size) {
   if (size.rule == vision::SizeRule::area) return fmt::format("area {} {}", size.min_pixels, size.max_pixels);
@@ -404,7 +392,8 @@ MediaLoader::Source MediaLoader::read(Job& job, std::size_t i) {
   };
   source.bytes = vision::load_source(reference.url, sources, limit);
   source.share.shrink_to(std::ssize(source.bytes));
-  source.key = hex_sha256(source.bytes) + " " + options_key(reference, shape_of(job.model_));
+  source.key =
+      fmt::format("{:02x} ", fmt::join(sha256({}, source.bytes), "")) + options_key(reference, shape_of(job.model_));
   reference.url = {};  // may be large
   return source;
 }

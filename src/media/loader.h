@@ -114,7 +114,7 @@ class MediaLoader {
   void decode(Job& job, std::size_t i, const Source& source, bool large);
   Prepared prepare_image(Job& job, std::size_t i, const Source& source, const vision::DecodeControl& control);
   Prepared prepare_video(Job& job, std::size_t i, const Source& source, const vision::DecodeControl& control);
-  // Whether a picture of that grid and with values of so many bytes may come at all. Its tokens count once, however often
+  // Whether a picture of that grid, with values of so many bytes, may come at all. Its tokens count once, however often
   // this is called. Errors: input.
   void admit(Job& job, std::size_t i, const vision::Grid& grid, std::int64_t bytes) const;
   // Errors: busy.

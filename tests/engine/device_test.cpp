@@ -19,7 +19,6 @@ namespace {
 
 using test::DeviceJudge;
 using test::small_engine;
-using test::small_model;
 
 const std::vector<std::string> all_tensors = {"logits",    "hidden",     "final_norm",
                                               "block_ids", "expert_ids", "expert_weights"};

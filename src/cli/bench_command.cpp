@@ -131,7 +131,7 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
   const ops::MeasuredLimits limits = ops::measure_limits(model.backend().name(), model.threads(), isa);
   const bool in_cache =
       model.backend().has_host_memory() && model.checkpoint().text_weight_bytes() < ops::last_cache_bytes();
-  Json out = {{"backend", model.backend().description()},
+  Json out = {{"backend", model.description()},
               {"layers", layer_map(model.config())},
               {"weight_bytes", model.checkpoint().text_weight_bytes()},
               {"read_bytes_per_second", limits.read_bytes},
@@ -140,7 +140,7 @@ Json run_variant(const BenchOptions& options, const std::string& isa, int thread
   note(options,
        fmt::format("{}; {} layers {} (S sparse, D dense), {:.2f} GB of weights{}\nlimits measured now: read {:.1f} "
                    "GB/s, {} {:.0f} GFLOP/s\n\n",
-                   model.backend().description(), model.config().num_hidden_layers, layer_map(model.config()),
+                   model.description(), model.config().num_hidden_layers, layer_map(model.config()),
                    static_cast<double>(model.checkpoint().text_weight_bytes()) / 1e9,
                    in_cache ? ", which fit the last cache: shares of the read limit mean little" : "",
                    limits.read_bytes / 1e9, limits.operation, limits.operations / 1e9));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/memory_size.h"
 #include "src/base/progress.h"
 #include "src/engine/profile.h"
 #include "src/engine/stopwatch.h"
@@ -63,19 +64,32 @@ std::int64_t default_vision_patches(const ops::Backend& backend) {
   return is_small_gpu(backend) ? small_gpu_picture_patches : largest_picture_patches;
 }
 
-// "auto": a CUDA device that has room for the weights, else the processor.
+// Why "auto" leaves a device alone; empty: it takes it.
+std::string LoadedModel::why_not(const ops::Backend& device) const {
+  if (std::string reason = device.refusal(model::TextModel::sizes(checkpoint_.config(), checkpoint_.weights()));
+      !reason.empty()) {
+    return reason;
+  }
+  const ops::MemoryState memory = device.memory_state();
+  const std::int64_t usable = usable_bytes({.available_bytes = memory.free_bytes,
+                                            .utilization = options_.memory_utilization,
+                                            .total_bytes = memory.total_bytes});
+  const std::int64_t vision = options_.vision_patches != 0 ? checkpoint_.vision_weight_bytes() : 0;
+  const std::int64_t needed = checkpoint_.text_weight_bytes() + vision + least_room;
+  if (needed <= usable) return {};
+  return fmt::format("the weights and the least room beside them take {}, of which it has {}", human_bytes(needed),
+                     human_bytes(usable));
+}
+
+// "auto": a CUDA device that takes the sizes and has room for the weights, else the processor.
 void LoadedModel::make_backend() {
   std::string device = options_.device;
   if (device == "auto") {
     const bool plain = options_.numerics == ops::Numerics::bf16 && options_.kv_cache_dtype != "f32";
     if (plain && ops::no_cuda_reason().empty()) {
       backend_ = ops::make_backend({.name = "cuda", .deterministic = options_.deterministic}, threads_);
-      const ops::MemoryState memory = backend_->memory_state();
-      const std::int64_t usable = usable_bytes({.available_bytes = memory.free_bytes,
-                                                .utilization = options_.memory_utilization,
-                                                .total_bytes = memory.total_bytes});
-      const std::int64_t vision = options_.vision_patches != 0 ? checkpoint_.vision_weight_bytes() : 0;
-      if (checkpoint_.text_weight_bytes() + vision + least_room <= usable) return;
+      not_cuda_ = why_not(*backend_);
+      if (not_cuda_.empty()) return;
       backend_ = nullptr;
     }
     device = ops::cpu_backend_available() ? "cpu" : "scalar";
@@ -86,6 +100,10 @@ void LoadedModel::make_backend() {
   backend_ = ops::make_backend(
       {.name = device, .numerics = options_.numerics, .isa = options_.isa, .deterministic = options_.deterministic},
       threads_);
+}
+
+std::string LoadedModel::description() const {
+  return backend_->description() + (not_cuda_.empty() ? "" : fmt::format(", not on the GPU ({})", not_cuda_));
 }
 
 void LoadedModel::make_memory() {
@@ -121,10 +139,11 @@ void LoadedModel::make_memory() {
                               .total_bytes = backend_->has_host_memory() ? 0 : memory.total_bytes,
                               .full_contexts = options_.full_contexts,
                               .wanted_contexts = std::max(options_.wanted_contexts, options_.full_contexts)});
+  limits_ = limits_for(plan_.max_model_len);
+  ops::check_limits(*backend_, limits_);
   if (needs.weight_bytes > 0) place_weights();
   pages_ = std::make_unique<kv::PagePool>(layout, plan_.pages, backend_.get());
 
-  limits_ = limits_for(plan_.max_model_len);
   workspace_ = backend_->allocate(workspace_for(plan_.max_model_len));
   const std::span<std::byte> all = workspace_.bytes();
   logits_ = {DType::f32, options_.max_logits_rows, config().vocab_size, config().vocab_size, all.data()};

@@ -72,6 +72,8 @@ class LoadedModel {
   Checkpoint release_checkpoint() && { return std::move(checkpoint_); }
   const ModelConfig& config() const { return checkpoint_.config(); }
   ops::Backend& backend() { return *backend_; }
+  // The backend's, and why `auto` left a GPU alone where it did.
+  std::string description() const;
   ThreadPool& threads() { return threads_; }
   model::TextModel& model() { return *model_; }
   const model::TextModel& model() const { return *model_; }
@@ -119,9 +121,11 @@ class LoadedModel {
   LoadedModelOptions options_;
   Checkpoint checkpoint_;
   ThreadPool threads_;
+  std::string why_not(const ops::Backend& device) const;
   void make_backend();
   void make_memory();
   std::unique_ptr<ops::Backend> backend_;
+  std::string not_cuda_;  // why `auto` left a GPU alone
   std::unique_ptr<model::TextModel> model_;
   double placing_seconds_ = 0;
   MemoryPlan plan_;

@@ -84,7 +84,7 @@ void LocalEngine::fill_info() {
   info_.max_concurrency = static_cast<double>(info_.cache_pages) / static_cast<double>(context_pages);
   info_.max_num_seqs = running_limit(options_.max_num_seqs, model_->max_batched_tokens());
   info_.device = model_->backend().name();
-  info_.backend = model_->backend().description();
+  info_.backend = model_->description();
   info_.end_ids = vocabulary_.end_ids;
   info_.media.unavailable = model_->no_pictures();
   if (model_->tower() != nullptr) {

@@ -95,6 +95,7 @@ class ProfiledBackend final : public ops::Backend {
     marked_.clear();
     marking_ = false;
   }
+  std::string refusal(const ops::Limits& limits) const override { return backend_->refusal(limits); }
   std::int64_t workspace_bytes(const ops::Limits& limits) const override { return backend_->workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) override {
     backend_->bind_workspace(workspace, limits);

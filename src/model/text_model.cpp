@@ -6,6 +6,7 @@
 #include "src/base/error.h"
 #include "src/model/carver.h"
 #include "src/model/rotary.h"
+#include "src/ops/backends.h"
 
 namespace m3::model {
 
@@ -18,10 +19,12 @@ ops::MlpWeights mlp_weights(const ExpertWeights& weights) { return {weights.gate
 TextModel::TextModel(const ModelConfig& config, const TextWeights& weights, ops::Backend& backend)
     : config_(&config),
       backend_(&backend),
+      sizes_(sizes(config, weights)),
       embed_tokens_(weights.embed_tokens),
       lm_head_(weights.lm_head),
       norm_(weights.norm),
       placement_(backend) {
+  ops::check_limits(backend, sizes_);
   for (std::size_t i = 0; i < config.layers.size(); ++i) add_layer(config.layers[i], weights.layers[i]);
   Rotary rotary = make_rotary(config);
   inv_freq_ = std::move(rotary.inv_freq);
@@ -73,24 +76,45 @@ void TextModel::add_layer(const LayerKind& kind, const TextLayerWeights& stored)
   }
 }
 
+ops::Limits TextModel::sizes(const ModelConfig& config, const TextWeights& weights) {
+  ops::Limits sizes;
+  sizes.hidden = config.hidden_size;
+  sizes.query_heads = config.num_attention_heads;
+  sizes.kv_heads = config.num_key_value_heads;
+  sizes.widest_linear = (sizes.query_heads + 3 * sizes.kv_heads + 1) * head_dim;
+  sizes.intermediate =
+      std::max({config.intermediate_size, config.shared_intermediate_size, config.dense_intermediate_size});
+  sizes.experts = config.num_local_experts;
+  sizes.experts_per_token = config.num_experts_per_tok;
+  sizes.topk_blocks = config.sparse_layers() > 0 ? config.topk_blocks : 0;
+  sizes.vocab = config.vocab_size;
+  const auto add = [&](const WeightMatrix& weight) {
+    if (weight.scale_row_bytes() > 0) sizes.scaled_columns = std::max(sizes.scaled_columns, weight.columns);
+  };
+  const auto add_mlp = [&](const ExpertWeights& mlp) {
+    for (const WeightMatrix* weight : {&mlp.gate, &mlp.up, &mlp.down}) add(*weight);
+  };
+  add(weights.lm_head);
+  for (const TextLayerWeights& layer : weights.layers) {
+    for (const WeightMatrix* weight : {&layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj, &layer.index_q_proj,
+                                       &layer.index_k_proj, &layer.router}) {
+      add(*weight);
+    }
+    for (const ExpertWeights& expert : layer.experts) add_mlp(expert);
+    add_mlp(layer.shared);
+    add_mlp(layer.dense);
+  }
+  return sizes;
+}
+
 ops::Limits TextModel::limits(std::int64_t tokens, std::int64_t sequences, std::int64_t context,
                               std::int64_t logits_rows) const {
-  ops::Limits limits;
+  ops::Limits limits = sizes_;
   limits.tokens = tokens;
   limits.sequences = sequences;
   // A sparse row may name top-k blocks even where the context is shorter.
-  limits.context = std::max<std::int64_t>(context, std::int64_t{config_->topk_blocks} * block_size);
+  limits.context = std::max<std::int64_t>(context, limits.topk_blocks * block_size);
   limits.logits_rows = logits_rows;
-  limits.hidden = config_->hidden_size;
-  limits.query_heads = config_->num_attention_heads;
-  limits.kv_heads = config_->num_key_value_heads;
-  limits.widest_linear = (limits.query_heads + 3 * limits.kv_heads + 1) * head_dim;
-  limits.intermediate =
-      std::max({config_->intermediate_size, config_->shared_intermediate_size, config_->dense_intermediate_size});
-  limits.experts = config_->num_local_experts;
-  limits.experts_per_token = config_->num_experts_per_tok;
-  limits.topk_blocks = config_->topk_blocks;
-  limits.vocab = config_->vocab_size;
   return limits;
 }
 

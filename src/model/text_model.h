@@ -37,7 +37,10 @@ struct ForwardOptions {
 
 class TextModel {
  public:
-  // Config and weights are borrowed and must outlive the model, as must the backend.
+  // What the model's own sizes are, of the maxima that a backend plans for.
+  static ops::Limits sizes(const ModelConfig& config, const TextWeights& weights);
+
+  // Config and weights are borrowed and must outlive the model, as must the backend. Errors: the backend refuses the sizes.
   TextModel(const ModelConfig& config, const TextWeights& weights, ops::Backend& backend);
   TextModel(const TextModel&) = delete;  // the placement knows where its parts stand
   TextModel& operator=(const TextModel&) = delete;
@@ -105,6 +108,7 @@ class TextModel {
 
   const ModelConfig* config_;
   ops::Backend* backend_;
+  ops::Limits sizes_;
   WeightMatrix embed_tokens_, lm_head_;
   std::span<const float> norm_;
   std::vector<Layer> layers_;

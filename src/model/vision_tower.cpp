@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/model/carver.h"
+#include "src/ops/backends.h"
 
 namespace m3::model {
 
@@ -54,6 +55,7 @@ VisionTower::VisionTower(const ModelConfig& config, const VisionWeights& weights
   merged_patches_ = std::int64_t{vision_->spatial_merge_size} * vision_->spatial_merge_size;
   blocks_.rows = std::max(merged_patches_, blocks_.rows / merged_patches_ * merged_patches_);
   blocks_.pixel_rows = std::min(blocks_.pixel_rows, blocks_.rows);
+  ops::check_limits(backend, limits(0));
   inv_freq_.resize(ops::vision_rotary_pairs / 3);
   ops::plain_inverse_frequencies(vision_->rope_theta, inv_freq_);
   patch_embedding_ = weights.patch_embedding;
@@ -125,7 +127,8 @@ ops::Limits VisionTower::limits(std::int64_t patches) const {
           .vision_columns = std::max(
               {std::int64_t{vision_->hidden_size}, vision_->patch_elements(), feature_columns() * merged_patches_}),
           .vision_inner = std::max<std::int64_t>(vision_->intermediate_size, projector),
-          .vision_segment = patches};
+          .vision_segment = patches,
+          .vision_hidden = vision_->hidden_size};
 }
 
 std::int64_t VisionTower::carve(std::byte* memory, std::int64_t patches, Activations& at) const {

@@ -59,6 +59,11 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool&
   return std::make_unique<cpu::CpuBackend>(choose_kernels(options.isa), pool);
 }
 
+void check_limits(const Backend& backend, const Limits& limits) {
+  if (const std::string reason = backend.refusal(limits); !reason.empty())
+    fail_usage("{}; {}take --device cpu", reason, reason.starts_with("--") ? "give no more, or " : "");
+}
+
 MeasuredLimits measure_limits(std::string_view backend, ThreadPool& pool, const std::string& isa) {
   const double read_bytes = measure_read_bytes(backend, pool);
 #if M3_WITH_CUDA

@@ -25,6 +25,9 @@ struct BackendOptions {
 // for "cpu". The pool must outlive the backend.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options, ThreadPool& pool);
 
+// Errors: the backend refuses these limits; the line says what is too large and what to do.
+void check_limits(const Backend& backend, const Limits& limits);
+
 // What a backend's speeds are held against, measured now.
 struct MeasuredLimits {
   double read_bytes = 0;  // a second, of the memory that operands lie in

@@ -179,7 +179,8 @@ struct Limits {
   std::int64_t intermediate = 0;  // the widest of routed, shared and dense
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
-  std::int64_t topk_blocks = 0;
+  std::int64_t topk_blocks = 0;     // 0: no layer chooses blocks
+  std::int64_t scaled_columns = 0;  // the longest row of a weight with scales (mxfp8, mxfp4, nvfp4)
   std::int64_t vocab = 0;
   std::int64_t feature_rows = 0;  // rows of pictures' features in a batch
   // Of the vision operations; 0 where none runs.
@@ -187,6 +188,7 @@ struct Limits {
   std::int64_t vision_columns = 0;  // the widest input of a linear
   std::int64_t vision_inner = 0;    // the widest middle of gelu_mlp
   std::int64_t vision_segment = 0;  // the longest segment
+  std::int64_t vision_hidden = 0;   // of layer_norm
 };
 
 // How one row of logits becomes a token. Order: repetition, presence and frequency penalties, bias, mask,
@@ -253,6 +255,12 @@ class Backend {
   virtual void mark() {}
   virtual std::vector<double> take_marks() { return {}; }
 
+  // Why operations within `limits` cannot run here, however much memory there is: "KEY is N and BACKEND takes at most M".
+  // Empty: they can. Asked while a model loads (check_limits), so that no step fails of its sizes.
+  virtual std::string refusal(const Limits& limits) const {
+    static_cast<void>(limits);
+    return {};
+  }
   virtual std::int64_t workspace_bytes(const Limits& limits) const = 0;
   // The workspace stays bound until the next call; it is at least workspace_bytes(limits) long, 64-byte aligned.
   virtual void bind_workspace(std::span<std::byte> workspace, const Limits& limits) = 0;

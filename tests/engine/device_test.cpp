@@ -277,5 +277,34 @@ TEST(Device, WhatDoesNotFitIsSaid) {
   EXPECT_NE(context.find("the largest context that fits is"), std::string::npos) << context;
 }
 
+// A step that cannot run would end the engine for everybody.
+TEST(Device, WhatTheBackendDoesNotTakeIsSaidAtLoading) {
+  const auto error = [](const DeviceJudge::Counts& asked, std::int64_t context = 640) -> std::string {
+    DeviceJudge::Counts counts = asked;
+    LoadedModelOptions options = small_options(&counts);
+    options.max_model_len = context;
+    try {
+      const LoadedModel model(random_model("bf16"), options);
+    } catch (const Error& caught) {
+      return caught.what();
+    }
+    EXPECT_EQ(counts.passes, 0);
+    return "";
+  };
+  EXPECT_EQ(error({.most_hidden = 1}), "hidden_size is too large; take --device cpu");
+  EXPECT_EQ(error({.most_hidden = 1 << 20}), "");
+  EXPECT_EQ(error({.most_context = 3000}, 3001), "--max-model-len is too large; give no more, or take --device cpu");
+  EXPECT_EQ(error({.most_context = 3000}, 3000), "");
+}
+
+// The text goes on without its tower.
+TEST(Device, ATowerThatTheBackendDoesNotTakeIsLeftOut) {
+  DeviceJudge::Counts counts;
+  counts.most_hidden = 159;  // the tower's is 160
+  const auto model = small_model({.device = "walled", .counts = &counts, .vision = true});
+  EXPECT_EQ(model->tower(), nullptr);
+  EXPECT_EQ(model->no_pictures(), "hidden_size is too large; take --device cpu");
+}
+
 }  // namespace
 }  // namespace m3::engine

@@ -299,6 +299,7 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
   const std::string device = rig->description();
   const bool hopper = device.find("sm_90") != std::string::npos && device.find("emulation") == std::string::npos;
   test_route(rig, results, options);
+  test_format(rig, results, WeightFormat::bf16, {3, 64, 64, 1024, 32, 0, 1024, false}, "the most experts");
   for (const WeightFormat format : all_formats) {
     const std::string name(weight_format_name(format));
     std::vector<Run> runs = {{1, 128, 64, 8, 3, 0, 8, true}, {11, 128, 64, 8, 3, 2, 4, false}};

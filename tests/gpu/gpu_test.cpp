@@ -18,7 +18,7 @@ struct Group {
 
 constexpr Group groups[] = {{"rows", test_rows},     {"linear", test_linear},       {"qkv", test_qkv},
                             {"select", test_select}, {"attention", test_attention}, {"experts", test_experts},
-                            {"sample", test_sample}, {"vision", test_vision}};
+                            {"sample", test_sample}, {"vision", test_vision},       {"limits", test_limits}};
 
 }  // namespace
 
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "gpu_test [--quick] [--deterministic] "
-                   "[--filter rows|linear|qkv|select|attention|experts|sample|vision]\n");
+                   "[--filter rows|linear|qkv|select|attention|experts|sample|vision|limits]\n");
       return 2;
     }
   }

@@ -130,6 +130,7 @@ void test_select(Rig& rig, Results& results, const Options& options);     // sel
 void test_attention(Rig& rig, Results& results, const Options& options);  // attend_dense, attend_sparse
 void test_experts(Rig& rig, Results& results, const Options& options);    // route, experts, mlp
 void test_sample(Rig& rig, Results& results, const Options& options);     // sample, passes
+void test_limits(Rig& rig, Results& results, const Options& options);     // refusals, the largest sizes
 void test_vision(Rig& rig, Results& results, const Options& options);     // the vision tower's
 
 // A pool of threads for the judge, shared.

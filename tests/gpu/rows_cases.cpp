@@ -70,7 +70,7 @@ void test_rotary(Rig& rig, Results& results) {
 
 void test_add_norm(Rig& rig, Results& results) {
   Random random(2);
-  for (const std::int64_t columns : {128, 320, 777, 6144, 12288}) {
+  for (const std::int64_t columns : {128, 320, 777, 6144, 12288, 16384}) {
     for (const std::int64_t rows : {1, 37}) {
       for (const int kind : {0, 1, 2, 3}) {  // both, norm only, sum only, plain norm
         const std::vector<float> x = normal_values(random, rows * columns, 3),

@@ -85,6 +85,8 @@ void test_select(Rig& rig, Results& results, const Options& options) {
       run(rig, results, with({.heads = heads}), few, 160, 9, std::to_string(heads) + " heads");
     run(rig, results, with({.topk = 3}), few, 160, 9, "top 3");
     run(rig, results, with({.topk = 1}), few, 160, 9, "top 1");
+    run(rig, results, with({.heads = 2, .topk = 128}), {{20000, 1}, {2049, 2}}, 200, 9, "top 128");
+    run(rig, results, with({.heads = 64}), {{2700, 2}, {1, 1}}, 160, 9, "64 heads");
     run(rig, results, with({.init = 2, .local = 3}), few, 160, 9, "init 2, local 3");
     run(rig, results, with({.heads = 2, .topk = 4, .init = 1, .local = 0}), few, 160, 9, "init 1, local 0");
     run(rig, results, with({.init = 1, .dropped = {0, 3, 4, 5, 20}}), few, 160, 9, "dropped");

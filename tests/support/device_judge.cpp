@@ -163,6 +163,13 @@ bool DeviceJudge::begin_marks() {
 // A second each.
 std::vector<double> DeviceJudge::take_marks() { return std::vector<double>(static_cast<std::size_t>(marks_), 1.0); }
 
+std::string DeviceJudge::refusal(const ops::Limits& limits) const {
+  const auto over = [](std::int64_t value, std::int64_t most) { return most > 0 && value > most; };
+  if (over(std::max(limits.hidden, limits.vision_hidden), counts_->most_hidden)) return "hidden_size is too large";
+  if (over(limits.context, counts_->most_context)) return "--max-model-len is too large";
+  return {};
+}
+
 std::int64_t DeviceJudge::workspace_bytes(const ops::Limits& limits) const { return inner_->workspace_bytes(limits); }
 
 void DeviceJudge::bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) {

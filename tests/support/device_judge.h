@@ -21,9 +21,11 @@ class DeviceJudge final : public ops::Backend {
     int of_drawn = 0;              // of them, with tokens from where a draw left them
     int synchronized = 0;
     std::int64_t downloaded_bytes = 0;
-    int pictures = 0;    // patches embedded: calls
-    bool marks = false;  // to be set: the device tells the times of operations
-    int slow = 0;        // to be set: so many times after an operation of the tower, idle() says no
+    int pictures = 0;               // patches embedded: calls
+    bool marks = false;             // to be set: the device tells the times of operations
+    int slow = 0;                   // to be set: so many times after an operation of the tower, idle() says no
+    std::int64_t most_hidden = 0;   // to be set: larger hidden sizes are refused, the tower's too
+    std::int64_t most_context = 0;  // to be set: longer contexts are refused
   };
 
   // `counts` may be null; else it must outlive the judge.
@@ -51,6 +53,7 @@ class DeviceJudge final : public ops::Backend {
   bool begin_marks() override;
   void mark() override { ++marks_; }
   std::vector<double> take_marks() override;
+  std::string refusal(const ops::Limits& limits) const override;
   std::int64_t workspace_bytes(const ops::Limits& limits) const override;
   void bind_workspace(std::span<std::byte> workspace, const ops::Limits& limits) override;
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int norm_threads = 512;
 constexpr int norm_warps = norm_threads / warp_size;
+static_assert(most_norm_columns == norm_threads * 32);
 
 // A block a row. The rounded sums stay in registers for rows of up to 512 · 32 columns, so that the row is read once.
 template <bool Layer>
@@ -166,7 +167,7 @@ cudaError_t launch_rows(const AddNormArgs& args, cudaStream_t stream) {
     return launch(add_norm_chunks_sm80<Layer>, static_cast<unsigned>(std::min(args.rows, most)),
                   static_cast<unsigned>(threads), 0, stream, args);
   }
-  if (args.columns > norm_threads * 32) return cudaErrorInvalidValue;
+  if (args.columns > most_norm_columns) return cudaErrorInvalidValue;
   return launch(add_norm_any_sm80<Layer>, static_cast<unsigned>(args.rows), norm_threads, 0, stream, args);
 }
 

@@ -66,6 +66,7 @@ CudaBackend::CudaBackend(const BackendOptions& options, ThreadPool& pool)
   check(cudaGetDeviceProperties(&properties, 0), "asking for the GPU's properties");
   device_name_ = fmt::format("{}, {} multiprocessors, sm_{}{}", properties.name, properties.multiProcessorCount,
                              properties.major, properties.minor);
+  shared_bytes_ = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
   int lowest = 0, highest = 0;
   check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for the priorities of streams");
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? lowest : highest),

@@ -49,6 +49,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
   std::string description() const override;
   DType activation_dtype() const override { return DType::bf16; }
+  std::string refusal(const Limits& limits) const override;
   std::int64_t workspace_bytes(const Limits& limits) const override;
   void bind_workspace(std::span<std::byte> workspace, const Limits& limits) override;
 
@@ -149,6 +150,7 @@ class CudaBackend final : public Backend {
   ThreadPool& pool_;
   cudaStream_t stream_ = nullptr;
   std::string device_name_;
+  std::int64_t shared_bytes_ = 0;  // that a block of threads may have
   bool deterministic_ = false;
   // The one backend of a process whose kernels may wait for their own blocks on the grid (experts_sm90.cuh).
   bool meets_ = false;

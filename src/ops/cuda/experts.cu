@@ -10,7 +10,6 @@ namespace m3::ops::cuda {
 namespace {
 
 constexpr int list_threads = 1024;
-constexpr int most_groups = 1024;
 
 // One block of threads: counts the pairs of each expert, places them in order of pair, and lists the experts that have
 // some and the tiles of 128 items. Pairs of experts without a group are left out.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "src/ops/cuda/limits.h"
 #include "src/ops/ops.h"
 
 namespace m3::ops::cuda {
@@ -58,8 +59,6 @@ struct QkvFinishArgs {
   std::int64_t index_q_stride = 0;
 };
 cudaError_t launch_qkv_finish(const QkvFinishArgs& args, cudaStream_t stream);
-
-inline constexpr int most_topk_blocks = 128;
 
 struct SelectArgs {
   Batch batch;

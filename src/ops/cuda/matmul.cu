@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "src/ops/cuda/launch.cuh"
+#include "src/ops/cuda/limits.h"
 #include "src/ops/cuda/matmul.h"
 #include "src/ops/cuda/matmul_sm90.h"
 
@@ -93,7 +96,19 @@ cudaError_t dispatch(const MatmulArgs& args, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
+template <WeightFormat Format>
+std::int64_t scaled_columns(std::int64_t shared_bytes) {
+  constexpr std::int64_t other_bytes = 2048;  // what else lies there: 1.1 KB
+  const std::int64_t room = shared_bytes - other_bytes - decode_ring_bytes<Format, 4, 2>();
+  return room / decode_scale_bytes<Format, 2>(step_columns) * (k_segments * step_columns);
+}
+
 }  // namespace
+
+std::int64_t most_scaled_columns(std::int64_t shared_bytes) {
+  return std::min({scaled_columns<WeightFormat::mxfp8>(shared_bytes), scaled_columns<WeightFormat::mxfp4>(shared_bytes),
+                   scaled_columns<WeightFormat::nvfp4>(shared_bytes)});
+}
 
 cudaError_t matmul(const MatmulArgs& args, cudaStream_t stream) {
   if (args.items == 0) return cudaSuccess;

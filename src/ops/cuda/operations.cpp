@@ -204,7 +204,7 @@ void CudaBackend::select_blocks(const Batch& batch, const SelectBlocks& args, co
   check_tensor(index_q, DType::bf16, batch.tokens, args.index_heads * head_dim, "select_blocks");
   check_pages(pages.index_k, "index-K");
   if (args.topk > most_topk_blocks) {
-    fail_usage("{} blocks a token: the CUDA backend chooses at most {}", args.topk, most_topk_blocks);
+    fail_internal("select_blocks: {} blocks a token, at most {} are taken", args.topk, most_topk_blocks);
   }
   SelectArgs launch;
   launch.batch = bounded(batch);

@@ -7,8 +7,6 @@ namespace m3::ops::cuda {
 
 namespace {
 
-constexpr int most_experts_a_token = 32;
-
 // The router's products for few tokens: matmul.h's sums, but each of the eight segments of 16 rows by a block of one warp
 // of its own, on a multiprocessor of its own: a gate of 3 MB is read by 64 of them. sums [segments, tokens, experts].
 template <WeightFormat Format>

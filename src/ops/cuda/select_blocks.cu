@@ -342,7 +342,7 @@ cudaError_t launch_select_blocks(const SelectArgs& args, cudaStream_t stream) {
   if (args.batch.tokens == 0) return cudaSuccess;
   if (select_decode_takes_sm90(args)) return launch_select_decode_sm90(args, stream);
   if (select_prefill_takes_sm90(args)) return launch_select_prefill_sm90(args, stream);
-  if (args.heads > 64 || args.topk > most_topk_blocks) return cudaErrorInvalidValue;
+  if (args.heads > most_index_heads || args.topk > most_topk_blocks) return cudaErrorInvalidValue;
   ScoreLaunch call{args, 0, 0, 0, 0, 0};
   call.blocks = static_cast<int>(blocks_of(args.batch.longest_context));
   const std::int64_t most =

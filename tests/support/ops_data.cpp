@@ -1,13 +1,12 @@
 #include "tests/support/ops_data.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "m3/error.h"
+#include "src/base/error.h"
 #include "src/ops/host/pages.h"
 
 namespace m3::test {
@@ -171,7 +170,7 @@ RaggedBatch::RaggedBatch(const std::vector<SequenceShape>& shapes, std::int32_t 
     query_begin.push_back(tokens());
     for (std::int32_t block = 0; block < stride; ++block) {
       const bool used = block * 128 < shape.context;
-      if (used && dealt == order.size()) ADD_FAILURE() << "the test's pool is too small";
+      if (used && dealt == order.size()) fail_internal("the test's pool is too small");
       page_table.push_back(used ? order[dealt++] : -1);
     }
   }
@@ -260,33 +259,6 @@ std::vector<ops::BackendOptions> all_options() {
 
 std::string name_of(const ops::BackendOptions& options) {
   return options.isa.empty() ? options.name : options.name + " " + options.isa;
-}
-
-void expect_bf16_close(const std::vector<float>& actual, const std::vector<float>& expected, float absolute,
-                       const std::string& what) {
-  ASSERT_EQ(actual.size(), expected.size()) << what;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const float bound = std::abs(expected[i]) * 0x1p-7f + absolute;
-    // Not "> bound": a NaN must fail.
-    if (!(std::abs(actual[i] - expected[i]) <= bound)) {
-      ADD_FAILURE() << what << ": element " << i << " is " << actual[i] << ", expected " << expected[i] << " within "
-                    << bound;
-      return;
-    }
-  }
-}
-
-void expect_norm_close(const std::vector<float>& actual, const std::vector<float>& expected, double bound,
-                       const std::string& what) {
-  ASSERT_EQ(actual.size(), expected.size()) << what;
-  double difference = 0;
-  double norm = 0;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    difference += std::pow(double{actual[i]} - double{expected[i]}, 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  EXPECT_GT(norm, 0) << what;
-  EXPECT_LE(std::sqrt(difference), bound * std::sqrt(norm)) << what;
 }
 
 }  // namespace m3::test

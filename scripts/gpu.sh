@@ -6,18 +6,32 @@ cd "$(dirname "$0")/.."
 what=${1:-}
 [ $# -gt 0 ] && shift
 
+# Where cmake/M3Cuda.cmake looks for it.
+has_nvcc() {
+  for nvcc in "$(command -v nvcc)" "${CUDA_HOME:-}/bin/nvcc" "${CUDA_PATH:-}/bin/nvcc" /usr/local/cuda/bin/nvcc; do
+    [ -x "$nvcc" ] && return
+  done
+  return 1
+}
+case $what in
+  test | bench | gaps | compile)
+    has_nvcc || { echo "m3: nvcc was not found: install CUDA 13.0 or newer, or set CUDA_HOME to where it is" >&2; exit 1; } ;;
+esac
+
 case $what in
   test)
-    scripts/build.sh release gpu_test
-    exec build/release/tests/gpu_test "$@" ;;
+    scripts/install_packages.sh gpu
+    scripts/build.sh gpu gpu_test
+    exec build/gpu/tests/gpu_test "$@" ;;
   bench)
-    scripts/build.sh bench gpu_bench
+    scripts/install_packages.sh gpu
+    scripts/build.sh gpu gpu_bench
     gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
     name=$(echo "${gpu%%,*}" | tr 'A-Z ' 'a-z-' | sed 's/^nvidia-//')
     result=bench/results/$name-$(date +%F)-$(git rev-parse --short HEAD).md
     table=$(mktemp)
     trap 'rm -f "$table"' EXIT
-    build/bench/bench/gpu_bench "$@" >"$table" || { cat "$table"; exit 1; }
+    build/gpu/bench/gpu_bench "$@" >"$table" || { cat "$table"; echo "m3: gpu_bench failed; nothing was recorded" >&2; exit 1; }
     cat "$table"
     {
       echo "# Operations of the CUDA backend, $(date +%F)"

@@ -1,7 +1,9 @@
 // Times of the CUDA backend's operations at M3's true sizes, each beside the limit that the same run measured: reading
 // for decode, matrix products for prefill. Decode runs as a recorded pass over operands that rotate past the L2.
 // gpu_bench [--filter NAME] [--seconds S]
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -30,8 +32,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
       filter = argv[++i];
-    } else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
-      seconds = std::stod(argv[++i]);
+    } else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc && std::atof(argv[i + 1]) > 0) {
+      seconds = std::atof(argv[++i]);
     } else {
       std::fprintf(stderr,
                    "gpu_bench [--seconds S of each time] [--filter "
@@ -39,10 +41,16 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  const auto is_wanted = [&](const Group& group) { return filter.empty() || filter == group.name; };
+  if (std::ranges::none_of(groups, is_wanted)) {
+    std::fprintf(stderr, "gpu_bench: no group is called %s; gpu_bench --help lists them\n", filter.c_str());
+    return 2;
+  }
   if (const std::string reason = m3::ops::cuda::no_device_reason(); !reason.empty()) {
     std::fprintf(stderr, "gpu_bench: %s\n", reason.c_str());
     return 1;
   }
+  std::string failed;
   try {
     Bench bench(seconds);
     bench.read_rate = m3::ops::cuda::measure_read_bandwidth();
@@ -52,11 +60,12 @@ int main(int argc, char** argv) {
                 bench.matmul_rate == 0 ? " (no cuBLAS here: shares are of 788)" : "");
     if (bench.matmul_rate == 0) bench.matmul_rate = 788e12;
     for (const Group& group : groups) {
-      if (!filter.empty() && filter != group.name) continue;
+      if (!is_wanted(group)) continue;
       try {
         group.run(bench);
       } catch (const std::exception& error) {
         std::printf("%s: FAILED: %s\n", group.name, error.what());
+        failed += std::string(" ") + group.name;
         bench.clear();
       }
     }
@@ -64,5 +73,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "gpu_bench: %s\n", error.what());
     return 1;
   }
-  return 0;
+  if (failed.empty()) return 0;
+  std::fprintf(stderr, "gpu_bench: failed:%s; the lines with FAILED say how\n", failed.c_str());
+  return 1;
 }

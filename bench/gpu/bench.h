@@ -22,6 +22,22 @@ using Clock = std::chrono::steady_clock;
 inline constexpr std::int64_t hidden = 6144, width = 3072, experts = 128, per_token = 4;
 inline constexpr std::int64_t past_l2 = std::int64_t{400} << 20;  // bytes between two uses of an operand
 
+// Operands of one shape, one behind the other: call i takes number i.
+class Rotating {
+ public:
+  Rotating(const ops::Tensor& all, int copies) : all_(all), copies_(copies) {}
+  ops::Tensor operator[](int i) const {
+    ops::Tensor one = all_;
+    one.rows = all_.rows / copies_;
+    one.data = all_.row(i % copies_ * one.rows);
+    return one;
+  }
+
+ private:
+  ops::Tensor all_;
+  int copies_;
+};
+
 class Bench {
  public:
   explicit Bench(double seconds) : pool_(1), seconds_(seconds) {
@@ -46,6 +62,21 @@ class Bench {
   ops::Tensor activations(std::int64_t rows, std::int64_t columns) {
     return {DType::bf16, rows, columns, columns,
             random(rows * columns * 2, {.kind = RandomFill::Kind::bf16, .parameter = 1})};
+  }
+  ops::Tensor floats(std::int64_t rows, std::int64_t columns, double scale) {
+    return {DType::f32, rows, columns, columns,
+            random(rows * columns * 4, {.kind = RandomFill::Kind::f32, .parameter = scale})};
+  }
+  Rotating rotating(int copies, std::int64_t rows, std::int64_t columns) {
+    return {activations(copies * rows, columns), copies};
+  }
+  Rotating rotating_floats(int copies, std::int64_t rows, std::int64_t columns, double scale) {
+    return {floats(copies * rows, columns, scale), copies};
+  }
+  std::vector<WeightMatrix> weights(int copies, WeightFormat format, std::int64_t rows, std::int64_t columns) {
+    std::vector<WeightMatrix> made;
+    for (int i = 0; i < copies; ++i) made.push_back(weight(format, rows, columns));
+    return made;
   }
   WeightMatrix weight(WeightFormat format, std::int64_t rows, std::int64_t columns) {
     WeightMatrix made;
@@ -151,9 +182,11 @@ inline ops::Limits limits_for(std::int64_t tokens, std::int64_t context) {
   return limits;
 }
 
-inline int copies_for(double bytes) {
-  return std::clamp(static_cast<int>(static_cast<double>(past_l2) / bytes) + 1, 2, 60);
+inline int copies_for(double bytes, int most = 60) {
+  return std::clamp(static_cast<int>(static_cast<double>(past_l2) / bytes) + 1, 2, most);
 }
+// Of operands of some 40 KB: twice the L2's 50 MB.
+inline constexpr int most_copies = 2500;
 
 // Sequences with `queries` tokens each at the end of their context, pages in random order.
 struct Sequences {

@@ -13,8 +13,9 @@ double log_sum_exp(std::span<const float> logits) {
   return largest + std::log(sum);
 }
 
-std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int count) {
-  const std::size_t wanted = std::min(logits.size(), static_cast<std::size_t>(std::max(count, 0)));
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int count, double total) {
+  if (count <= 0) return {};
+  const std::size_t wanted = std::min(logits.size(), static_cast<std::size_t>(count));
   std::vector<TokenId> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto before = [&](TokenId a, TokenId b) {
@@ -22,7 +23,6 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int count)
     return x != y ? x > y : a < b;
   };
   std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(wanted), ids.end(), before);
-  const double total = log_sum_exp(logits);
   std::vector<TokenLogprob> top;
   for (std::size_t i = 0; i < wanted; ++i) {
     top.push_back({ids[i], static_cast<float>(logits[static_cast<std::size_t>(ids[i])] - total)});
@@ -30,8 +30,8 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int count)
   return top;
 }
 
-TokenLogprob logprob_of(std::span<const float> logits, TokenId id) {
-  return {id, static_cast<float>(logits[static_cast<std::size_t>(id)] - log_sum_exp(logits))};
+TokenLogprob logprob_of(std::span<const float> logits, TokenId id, double total) {
+  return {id, static_cast<float>(logits[static_cast<std::size_t>(id)] - total)};
 }
 
 }  // namespace m3::engine

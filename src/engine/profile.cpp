@@ -186,6 +186,7 @@ class ProfiledBackend final : public ops::Backend {
   void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) override {
     backend_->end_sample(ids, finite);
   }
+  std::span<const float> raw_logits(std::int64_t row) const override { return backend_->raw_logits(row); }
   const std::int32_t* sampled_ids() const override { return backend_->sampled_ids(); }
   void patch_embed(const ops::Tensor& pixels, const WeightMatrix& weight, const ops::Tensor& out) override {
     timed("patch_embed", bytes_of(pixels) + stored(weight), 2 * static_cast<double>(out.rows) * elements(weight),

@@ -170,30 +170,21 @@ void Step::note_prompt_rows() {
 void Step::note_prompt_row(const PromptRow& row, std::span<const float> logits) {
   ActiveRequest& request = row.sequence->request();
   const auto next = static_cast<std::size_t>(row.position + 1);
-  request.prompt_logprobs[next] = logprob_of(logits, request.request.prompt_ids[next]);
-  request.prompt_top_logprobs[next] = top_logprobs(logits, request.request.prompt_logprobs);
-}
-
-// Of the rows whose log-probabilities are asked for: the sampler overwrites them. By draw.
-void Step::keep_raw() {
-  if (raw_.size() < draws_.size()) raw_.resize(draws_.size());
-  const ops::Tensor logits = model_.logits(drawn_rows_);
-  const auto keep = [&](std::size_t index) {
-    if (draws_[index].sequence->request().request.logprobs < 0) return;
-    raw_[index].resize(static_cast<std::size_t>(logits.columns));
-    model_.backend().download(std::as_writable_bytes(std::span(raw_[index])), logits.row(draws_[index].row));
-  };
-  if (model_.backend().has_host_memory()) return each_row(draws_.size(), keep);
-  for (std::size_t index = 0; index < draws_.size(); ++index) keep(index);
+  const double total = log_sum_exp(logits);
+  request.prompt_logprobs[next] = logprob_of(logits, request.request.prompt_ids[next], total);
+  request.prompt_top_logprobs[next] = top_logprobs(logits, request.request.prompt_logprobs, total);
 }
 
 void Step::begin_sample() {
-  keep_raw();
   // Rows of sequences that ended before their pass was needed are drawn from too, and nobody asks what.
   ops::SamplingRow greedy;
   greedy.temperature = 0;
   sampling_.assign(static_cast<std::size_t>(drawn_rows_), greedy);
-  for (const Draw& draw : draws_) sampling_[static_cast<std::size_t>(draw.row)] = draw.sequence->sampling_row();
+  for (const Draw& draw : draws_) {
+    ops::SamplingRow& row = sampling_[static_cast<std::size_t>(draw.row)];
+    row = draw.sequence->sampling_row();
+    row.keep_raw = draw.sequence->request().request.logprobs >= 0;
+  }
   model_.backend().begin_sample(model_.logits(drawn_rows_), sampling_);
 }
 
@@ -225,8 +216,10 @@ void Step::end_sample() {
     }
     const int wanted = draw.sequence->request().request.logprobs;
     if (wanted < 0) return;
-    draw.token.logprob = logprob_of(raw_[index], draw.token.id).logprob;
-    draw.token.top = top_logprobs(raw_[index], wanted);
+    const std::span<const float> raw = model_.backend().raw_logits(draw.row);
+    const double total = log_sum_exp(raw);
+    draw.token.logprob = logprob_of(raw, draw.token.id, total).logprob;
+    draw.token.top = top_logprobs(raw, wanted, total);
   });
 }
 

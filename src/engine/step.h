@@ -47,7 +47,6 @@ class Step {
   void begin_next(const Plan& plan);
   std::int32_t add_chunk(Sequence& sequence, std::int64_t first, std::int64_t count);
   void note_prompt_rows();
-  void keep_raw();
   void begin_sample();
   void end_sample();
   void note_prompt_row(const PromptRow& row, std::span<const float> logits);
@@ -68,7 +67,6 @@ class Step {
   std::vector<ops::SamplingRow> sampling_;
   std::vector<std::int32_t> ids_;
   std::vector<std::uint8_t> finite_;
-  std::vector<std::vector<float>> raw_;   // logits as they were before the sampler, where asked; by draw
   std::vector<std::byte> prompt_logits_;  // of prompt rows, where the backend's memory is not the host's
   double forward_seconds_ = 0, sampling_seconds_ = 0;
 };

@@ -212,6 +212,7 @@ struct SamplingRow {
   };
   std::span<const Bias> logit_bias;
   std::span<const std::uint32_t> allowed;  // bit id%32 of word id/32; empty = all (grammars, ids without a token)
+  bool keep_raw = false;                   // raw_logits() has the row as it was
 };
 
 class Backend {
@@ -323,6 +324,9 @@ class Backend {
   // Waits for the draw. ids [R] <- the tokens; -1 where no id has a finite logit after masks. finite [R] (or empty: not
   // asked) <- 1 where all raw logits of the row were finite, else 0. Both in the host's memory.
   virtual void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) = 0;
+  // Row `row` [vocab] of the draw that ended last, as it was before, where keep_raw was set; in the host's memory, until the
+  // next draw begins. A device brings all of them up at once, and nobody waits but for the draw.
+  virtual std::span<const float> raw_logits(std::int64_t row) const = 0;
   // The ids [R] of the draw begun last, in the backend's memory and in order with its operations: what `previous` of the
   // next step takes. Stays at one address while the workspace is bound.
   virtual const std::int32_t* sampled_ids() const = 0;

@@ -277,6 +277,21 @@ TEST(Device, WhatDoesNotFitIsSaid) {
   EXPECT_NE(context.find("the largest context that fits is"), std::string::npos) << context;
 }
 
+// What they are made of comes up with the draw.
+TEST(Device, LogprobsOfRepliesDownloadNothing) {
+  std::vector<Request> requests(5);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt_ids = test::random_prompt(40, static_cast<std::uint32_t>(i));
+    requests[i].max_tokens = 6;
+    if (i != 2) requests[i].logprobs = 3;
+  }
+  DeviceJudge::Counts counts;
+  const auto walled = small_engine({.device = "walled", .counts = &counts});
+  const test::Replies replies = test::run_all(*walled, requests);
+  EXPECT_EQ(replies.of(1).logprobs.size(), 6U);
+  EXPECT_EQ(counts.downloaded_bytes, 0);
+}
+
 // A step that cannot run would end the engine for everybody.
 TEST(Device, WhatTheBackendDoesNotTakeIsSaidAtLoading) {
   const auto error = [](const DeviceJudge::Counts& asked, std::int64_t context = 640) -> std::string {

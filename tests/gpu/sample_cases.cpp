@@ -1,6 +1,7 @@
 // sample against the host's sampler, and passes that are recorded and played again.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "src/ops/host/sampler.h"
 #include "tests/gpu/rig.h"
@@ -58,7 +59,8 @@ Rows random_rows(Random& random, int count, int vocab) {
 
 void test_draws(Rig& rig, Results& results, int vocab, int count, const char* kind) {
   Random random(static_cast<unsigned>(vocab));
-  const Rows rows = random_rows(random, count, vocab);
+  Rows rows = random_rows(random, count, vocab);
+  for (ops::SamplingRow& row : rows.rows) row.keep_raw = random() % 3 != 0;
   std::vector<float> logits = fp32_values(random, std::int64_t{count} * vocab, 3);
   const std::string name(kind);
   if (name == "ties") {
@@ -86,6 +88,13 @@ void test_draws(Rig& rig, Results& results, int vocab, int count, const char* ki
         "sample", name, wrong == 0,
         std::to_string(wrong) + " of " + std::to_string(count) + " rows differ, vocabulary " + std::to_string(vocab));
     results.add_exact("sample", "finite", finite == finite2, name);
+    for (std::size_t row = 0; row < rows.rows.size(); ++row) {
+      if (!rows.rows[row].keep_raw) continue;
+      const std::span<const float> raw = rig->raw_logits(static_cast<std::int64_t>(row));
+      const float* wanted = logits.data() + row * static_cast<std::size_t>(vocab);
+      const bool equal = std::ssize(raw) == vocab && std::memcmp(raw.data(), wanted, raw.size_bytes()) == 0;
+      results.add_exact("sample", "raw", equal, name + ", row " + std::to_string(row));
+    }
     results.add_exact("sample", "ids on device", rig.download(rig->sampled_ids(), expected.size()) == actual, name);
   }
   rig.clear(results, "sample");

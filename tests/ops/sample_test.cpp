@@ -1,6 +1,7 @@
 // Sampling: the filters one by one, the draw, and its independence of everything but (seed, sample, position).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -209,6 +210,36 @@ TEST(Sample, BiasAndMask) {
 }
 
 // The same row gives the same id alone, in a batch, on any thread, on any backend.
+// The sampler works in place; who asks has the row as it was.
+TEST(Sample, RawLogitsAreThoseBeforeTheDraw) {
+  for (const ops::BackendOptions& options : all_options()) {
+    constexpr std::int64_t count = 9, vocab = 517;
+    ops::Limits limits;
+    limits.vocab = vocab;
+    limits.logits_rows = count;
+    TestBackend backend(options, 3, limits);
+    Random random(3);
+    const std::vector<float> values = fp32_values(random, count * vocab, 3);
+    const std::vector<ops::SamplingRow::Bias> bias = {{5, 4}, {6, -4}};
+    for (int pass = 0; pass < 2; ++pass) {  // the second keeps other rows
+      Matrix logits(DType::f32, count, vocab, values);
+      std::vector<ops::SamplingRow> rows(count);
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        rows[row].logit_bias = bias;
+        rows[row].temperature = 0.5f;
+        rows[row].keep_raw = (row + static_cast<std::size_t>(pass)) % 4 > 1;
+      }
+      std::vector<std::int32_t> ids(count);
+      backend->sample(logits.view(), rows, ids);
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        if (!rows[row].keep_raw) continue;
+        const std::span<const float> raw = backend->raw_logits(static_cast<std::int64_t>(row));
+        EXPECT_TRUE(std::ranges::equal(raw, std::span(values).subspan(row * vocab, vocab))) << row;
+      }
+    }
+  }
+}
+
 TEST(Sample, DependsOnItsRowAlone) {
   Random random(8);
   const int count = 23;

@@ -84,6 +84,7 @@ class DeviceJudge final : public ops::Backend {
               const ops::Tensor& logits) override;
   void begin_sample(const ops::Tensor& logits, std::span<const ops::SamplingRow> rows) override;
   void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) override;
+  std::span<const float> raw_logits(std::int64_t row) const override { return inner_->raw_logits(row); }
   const std::int32_t* sampled_ids() const override { return reinterpret_cast<const std::int32_t*>(sampled_.data()); }
   void copy_pages(const ops::PagePart& part, std::span<const std::int32_t> from,
                   std::span<const std::int32_t> to) override;

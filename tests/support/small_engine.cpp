@@ -161,7 +161,7 @@ Reply alone(engine::LoadedModel& model, const Request& request, int sample) {
     how.allowed = vocabulary.allowed;
     TokenId id = -1;
     model.backend().sample(logits, {&how, 1}, {&id, 1});
-    if (request.logprobs >= 0) reply.logprobs.push_back(engine::logprob_of(raw, id));
+    if (request.logprobs >= 0) reply.logprobs.push_back(engine::logprob_of(raw, id, engine::log_sum_exp(raw)));
     reply.ids.push_back(id);
     ids.push_back(id);
   }

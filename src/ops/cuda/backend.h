@@ -97,6 +97,7 @@ class CudaBackend final : public Backend {
               const Tensor& logits) override;
   void begin_sample(const Tensor& logits, std::span<const SamplingRow> rows) override;
   void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) override;
+  std::span<const float> raw_logits(std::int64_t row) const override;
   const std::int32_t* sampled_ids() const override { return sampled_; }
   void copy_pages(const PagePart& part, std::span<const std::int32_t> from, std::span<const std::int32_t> to) override;
 
@@ -165,6 +166,10 @@ class CudaBackend final : public Backend {
   cudaEvent_t sampled_event_ = nullptr;    // behind the copies of its results
   std::byte* results_ = nullptr;           // pinned: ids, then finite
   std::size_t results_size_ = 0;
+  void keep_raw(const Tensor& logits, std::span<const SamplingRow> rows);
+  HostBuffer raw_;                     // rows that are kept, one behind the other
+  std::vector<const float*> raw_row_;  // where each lies there; null: not kept
+  std::size_t raw_columns_ = 0;
   Staging staging_;
   Staging landing_;  // the other way
   Marks marks_;

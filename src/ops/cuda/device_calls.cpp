@@ -26,6 +26,29 @@ void check_pinned(cudaError_t error) {
   fail_resource("this machine (not its GPU) has no memory left that can be pinned for copies");
 }
 
+HostBuffer::~HostBuffer() { cudaFreeHost(pinned_); }
+
+std::byte* HostBuffer::reserve(std::size_t bytes) {
+  if (bytes > size_) {
+    check(cudaFreeHost(pinned_), "freeing pinned memory");
+    pinned_ = nullptr;
+    size_ = 0;
+    const std::size_t wanted = bytes + bytes / 2;
+    void* memory = nullptr;
+    const cudaError_t error = cudaMallocHost(&memory, wanted);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      ordinary_.resize(wanted);
+    } else {
+      check_pinned(error);
+      pinned_ = static_cast<std::byte*>(memory);
+      ordinary_ = {};
+    }
+    size_ = wanted;
+  }
+  return pinned_ != nullptr ? pinned_ : ordinary_.data();
+}
+
 DeviceBuffer::~DeviceBuffer() { cudaFree(data_); }
 
 std::byte* DeviceBuffer::reserve(std::size_t bytes) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace m3::ops::cuda {
 
@@ -24,6 +25,22 @@ class DeviceBuffer {
 
  private:
   std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Memory of the host that grows when more is asked for; content is lost then. Pinned, or ordinary where no more can be
+// pinned: copies are slower then.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  ~HostBuffer();
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  std::byte* reserve(std::size_t bytes);
+
+ private:
+  std::byte* pinned_ = nullptr;
+  std::vector<std::byte> ordinary_;
   std::size_t size_ = 0;
 };
 

@@ -32,6 +32,32 @@ class Lists {
 
 }  // namespace
 
+// Runs of rows come up as one copy each, ahead of the draw on the stream; end_sample's wait is theirs too.
+void CudaBackend::keep_raw(const Tensor& logits, std::span<const SamplingRow> rows) {
+  raw_columns_ = static_cast<std::size_t>(logits.columns);
+  raw_row_.assign(rows.size(), nullptr);
+  const auto kept = static_cast<std::size_t>(std::ranges::count_if(rows, &SamplingRow::keep_raw));
+  if (kept == 0) return;
+  auto* to = reinterpret_cast<float*>(raw_.reserve(kept * raw_columns_ * sizeof(float)));
+  for (std::size_t row = 0; row < rows.size();) {
+    std::size_t run = 0;
+    for (; row + run < rows.size() && rows[row + run].keep_raw; ++run) raw_row_[row + run] = to + run * raw_columns_;
+    if (run > 0) {
+      const std::size_t width = raw_columns_ * sizeof(float);
+      check(cudaMemcpy2DAsync(to, width, logits.row(static_cast<std::int64_t>(row)),
+                              static_cast<std::size_t>(logits.row_stride) * sizeof(float), width, run,
+                              cudaMemcpyDeviceToHost, stream_),
+            "a copy of logits from the GPU");
+      to += run * raw_columns_;
+    }
+    row += run + 1;
+  }
+}
+
+std::span<const float> CudaBackend::raw_logits(std::int64_t row) const {
+  return {raw_row_[static_cast<std::size_t>(row)], raw_columns_};
+}
+
 void CudaBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow> rows) {
   const auto count = std::ssize(rows);
   check_tensor(logits, DType::f32, count, 1, "sample");
@@ -41,6 +67,7 @@ void CudaBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
   }
   sampling_ = count;
   if (count == 0) return;
+  keep_raw(logits, rows);
   std::vector<std::byte> bytes;
   Lists lists(bytes);
   struct Offsets {

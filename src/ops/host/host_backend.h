@@ -35,6 +35,7 @@ class HostBackend : public Backend {
                            const Tensor& table) final;
   void begin_sample(const Tensor& logits, std::span<const SamplingRow> rows) final;
   void end_sample(std::span<std::int32_t> ids, std::span<std::uint8_t> finite) final;
+  std::span<const float> raw_logits(std::int64_t row) const final { return raw_[static_cast<std::size_t>(row)]; }
   const std::int32_t* sampled_ids() const final { return sampled_.data(); }
   void copy_pages(const PagePart& part, std::span<const std::int32_t> from, std::span<const std::int32_t> to) final;
 
@@ -48,8 +49,9 @@ class HostBackend : public Backend {
  private:
   std::span<std::byte> workspace_;
   Limits limits_;
-  std::vector<std::int32_t> sampled_;  // of the draw begun last
-  std::vector<std::uint8_t> finite_;   // likewise
+  std::vector<std::int32_t> sampled_;    // of the draw begun last
+  std::vector<std::uint8_t> finite_;     // likewise
+  std::vector<std::vector<float>> raw_;  // of its rows that are kept
 };
 
 // A rank of a group would sum its part with the others' here; these backends run alone.

@@ -35,6 +35,7 @@ void HostBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
   check_tensor(logits, DType::f32, count, 1, "sample");
   if (sampled_.size() < rows.size()) sampled_.resize(rows.size());
   finite_.resize(rows.size());
+  if (raw_.size() < rows.size()) raw_.resize(rows.size());
   const std::int64_t vocab = logits.columns;
   const int lanes = lanes_of(pool_);
   const bool counting = std::any_of(rows.begin(), rows.end(), [](const SamplingRow& row) {
@@ -51,6 +52,7 @@ void HostBackend::begin_sample(const Tensor& logits, std::span<const SamplingRow
       const auto index = static_cast<std::size_t>(row);
       const std::span<float> values(reinterpret_cast<float*>(logits.row(row)), static_cast<std::size_t>(vocab));
       finite_[index] = all_finite(values) ? 1 : 0;
+      if (rows[index].keep_raw) raw_[index].assign(values.begin(), values.end());
       sampled_[index] = sample_row(values, rows[index], sampler);
     }
   };

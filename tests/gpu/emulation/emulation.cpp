@@ -272,6 +272,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   emulation::queue([=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
+  emulation::queue([=] {
+    for (std::size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<std::byte*>(to) + row * to_pitch, static_cast<const std::byte*>(from) + row * from_pitch,
+                  width);
+    }
+  });
+  return cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
   if (bytes > 0) emulation::queue([=] { std::memset(to, value, bytes); });
   return cudaSuccess;

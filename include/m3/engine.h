@@ -30,10 +30,12 @@ struct EngineOptions {
   std::vector<std::string> quantization_exclude;
   // Tokens of one step; 0: 512 on a processor, 8192 on a GPU, 2048 on one of less than 64 GiB.
   std::int64_t max_num_batched_tokens = 0;
-  std::int64_t max_num_seqs = 64;            // samples that run at the same time; at most one a token of a step
-  std::int64_t max_queued_requests = 1024;   // that wait for a place; submit() refuses more with ErrorKind::busy
-  bool enable_prefix_caching = true;         // blocks of 128 tokens computed once serve all prompts that begin so
-  std::int64_t max_picture_patches = 20736;  // of a picture, or of 4 temporal groups of a clip: 2016 × 2016 pixels
+  std::int64_t max_num_seqs = 64;           // samples that run at the same time; at most one a token of a step
+  std::int64_t max_queued_requests = 1024;  // that wait for a place; submit() refuses more with ErrorKind::busy
+  bool enable_prefix_caching = true;        // blocks of 128 tokens computed once serve all prompts that begin so
+  // Of a picture, or of 4 temporal groups of a clip. 0: 65536, the largest picture there is (3584 × 3584 pixels), on a
+  // GPU of less than 64 GiB 20736 (2016 × 2016).
+  std::int64_t max_picture_patches = 0;
   std::int64_t feature_cache_bytes = std::int64_t{256} << 20;  // features of pictures seen lately, computed once
   std::int64_t other_picture_bytes =
       0;                       // of the machine's memory, that the caller holds of pictures: left free in the plan

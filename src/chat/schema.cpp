@@ -1,35 +1,16 @@
 #include "src/chat/schema.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 
 #include "src/base/error.h"
+#include "src/grammar/schema.h"
 
 namespace m3::chat {
 namespace {
 
 constexpr int max_schema_depth = 32;            // of $ref and combinations on one value
 constexpr std::size_t max_schema_sources = 64;  // alternatives looked at for one value
-
-struct KindName {
-  std::string_view name;
-  unsigned kind;
-};
-constexpr std::array<KindName, 7> kind_names = {{{"null", kind_null},
-                                                 {"boolean", kind_boolean},
-                                                 {"integer", kind_integer},
-                                                 {"number", kind_number},
-                                                 {"string", kind_string},
-                                                 {"array", kind_array},
-                                                 {"object", kind_object}}};
-
-unsigned kind_of(std::string_view name) {
-  for (const auto& known : kind_names) {
-    if (known.name == name) return known.kind;
-  }
-  return 0;
-}
 
 unsigned kind_of_value(const Value& value) {
   switch (value.kind()) {
@@ -101,10 +82,10 @@ void SchemaView::add(const Value& schema, int depth) {
   };
   unsigned kinds = 0;
   if (const Value* type = member(dict, "type")) {
-    if (type->is(Kind::string)) kinds = kind_of(type->bytes());
+    if (type->is(Kind::string)) kinds = grammar::bit_of_type(type->bytes());
     if (type->is(Kind::list)) {
       for (const Value& name : type->items()) {
-        if (name.is(Kind::string)) kinds |= kind_of(name.bytes());
+        if (name.is(Kind::string)) kinds |= grammar::bit_of_type(name.bytes());
       }
     }
   }
@@ -226,7 +207,7 @@ void check_members(const Value* members, const std::string& path) {
 void check_type(const Value* type, const std::string& path) {
   if (type == nullptr) return;
   const auto check_name = [&](const Value& name) {
-    if (!name.is(Kind::string) || kind_of(name.bytes()) == 0) {
+    if (!name.is(Kind::string) || grammar::bit_of_type(name.bytes()) == 0) {
       fail("{}: expected null, boolean, integer, number, string, array or object, or a list of these", path);
     }
   };

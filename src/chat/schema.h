@@ -13,6 +13,7 @@
 
 namespace m3::chat {
 
+// The bits of grammar::bit_of_type().
 enum SchemaKind : unsigned {
   kind_null = 1,
   kind_boolean = 2,

@@ -137,7 +137,7 @@ void add_media_limits(CLI::App& command, MediaFlags& flags) {
   count("--media-max-video-frames", options.video.limits.frames, "Frames of a video");
   command
       .add_option("--media-threads", options.threads,
-                  "Threads that decode; 0 = one a core, 8 at most. One more is kept for small pictures")
+                  "Threads that decode; 0 = one a core. One more is kept for small pictures")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--media-fetches", options.fetches, "Pictures and videos fetched from the web at the same time")

@@ -36,11 +36,12 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const LoadPro
   model_options.max_sequences = sequences;
   model_options.max_logits_rows = engine::logits_rows(options.max_num_seqs, options.max_num_batched_tokens);
   model_options.wanted_contexts = sequences;
-  if (options.max_picture_patches < 4 || options.max_picture_patches > std::int64_t{1} << 24)
-    fail_usage("--max-picture-patches {}: give a number from 4 to {}", options.max_picture_patches, 1 << 24);
+  const std::int64_t patches = options.max_picture_patches;
+  if (patches != 0 && (patches < 4 || patches > std::int64_t{1} << 24))
+    fail_usage("--max-picture-patches {}: give a number from 4 to {}", patches, 1 << 24);
   if (options.feature_cache_bytes < 0)
     fail_usage("a cache of {} bytes of features: give a number from 0", options.feature_cache_bytes);
-  model_options.vision_patches = options.max_picture_patches;
+  model_options.vision_patches = patches == 0 ? engine::vision_patches_by_backend : patches;
   model_options.feature_cache_bytes = options.feature_cache_bytes;
   model_options.other_picture_bytes = options.other_picture_bytes;
   auto model = std::make_shared<engine::LoadedModel>(std::move(checkpoint), model_options);

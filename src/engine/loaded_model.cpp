@@ -23,6 +23,10 @@ DType cache_dtype(const std::string& name, const char* flag, const std::string& 
 // Room beside the weights, without which "auto" leaves a device alone: working memory and a short context.
 constexpr std::int64_t least_room = std::int64_t{1} << 30;
 
+bool is_small_gpu(const ops::Backend& backend) {
+  return !backend.has_host_memory() && backend.memory_state().total_bytes < std::int64_t{64} << 30;
+}
+
 }  // namespace
 
 LoadedModelOptions loaded_model_options(const EngineOptions& options) {
@@ -43,6 +47,7 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
   make_backend();
   if (options_.max_batched_tokens == 0)
     options_.max_batched_tokens = std::max(default_batched_tokens(*backend_), options_.max_sequences);
+  if (options_.vision_patches == vision_patches_by_backend) options_.vision_patches = default_vision_patches(*backend_);
   if (options.wrap) backend_ = options.wrap(std::move(backend_));
   if (options.profile != nullptr) backend_ = make_profiled(std::move(backend_), *options.profile);
   model_ = std::make_unique<model::TextModel>(checkpoint_.config(), checkpoint_.weights(), *backend_);
@@ -52,7 +57,11 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, const LoadedModelOptions& option
 
 std::int64_t default_batched_tokens(const ops::Backend& backend) {
   if (backend.has_host_memory()) return host_batched_tokens;
-  return backend.memory_state().total_bytes < std::int64_t{64} << 30 ? 2048 : 8192;
+  return is_small_gpu(backend) ? 2048 : 8192;
+}
+
+std::int64_t default_vision_patches(const ops::Backend& backend) {
+  return is_small_gpu(backend) ? small_gpu_picture_patches : largest_picture_patches;
 }
 
 // Why "auto" leaves a device alone; empty: it takes it.
@@ -65,7 +74,7 @@ std::string LoadedModel::why_not(const ops::Backend& device) const {
   const std::int64_t usable = usable_bytes({.available_bytes = memory.free_bytes,
                                             .utilization = options_.memory_utilization,
                                             .total_bytes = memory.total_bytes});
-  const std::int64_t vision = options_.vision_patches > 0 ? checkpoint_.vision_weight_bytes() : 0;
+  const std::int64_t vision = options_.vision_patches != 0 ? checkpoint_.vision_weight_bytes() : 0;
   const std::int64_t needed = checkpoint_.text_weight_bytes() + vision + least_room;
   if (needed <= usable) return {};
   return fmt::format("the weights and the least room beside them take {}, of which it has {}", human_bytes(needed),

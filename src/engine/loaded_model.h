@@ -28,6 +28,12 @@ class Profile;
 inline constexpr std::int64_t host_batched_tokens = 512;
 std::int64_t default_batched_tokens(const ops::Backend& backend);
 
+// The largest picture in patches: 3584 x 3584 pixels, on a GPU of less than 64 GiB 2016 x 2016. On a GPU its memory is
+// taken at the start (0.7 GB at M3's width), on the host as pictures need it.
+inline constexpr std::int64_t largest_picture_patches = 65536, small_gpu_picture_patches = 20736;
+std::int64_t default_vision_patches(const ops::Backend& backend);
+inline constexpr std::int64_t vision_patches_by_backend = -1;
+
 struct LoadedModelOptions {
   std::string device = "auto";  // "auto", "cuda", "cpu", "scalar"
   std::string isa;              // of "cpu": empty picks
@@ -46,6 +52,7 @@ struct LoadedModelOptions {
   std::string kv_cache_dtype = "bf16";     // "bf16", "fp8", "f32" (scalar only)
   std::string index_cache_dtype = "bf16";  // likewise
   std::int64_t vision_patches = 0;         // that attend to each other at most; 0: no pictures, nothing is planned
+                                           // (also vision_patches_by_backend)
   std::int64_t feature_cache_bytes = 0;    // of pictures' features, which others keep in the host's memory
   std::int64_t other_picture_bytes = 0;    // likewise, of pictures on their way here
   std::optional<model::VisionBlocks> vision_blocks;  // how the tower's work is cut; tests

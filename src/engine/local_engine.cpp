@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "src/base/error.h"
@@ -386,12 +387,9 @@ void LocalEngine::publish() {
   counts_.media_reused = pictures_.reused();
   counts_.media_pieces = pictures_.pieces();
   counts_.media_given_up = pictures_.given_up();
-  counts_.running = 0;
-  RequestId last = 0;
-  for (const Schedulable* item : scheduler_.running()) {
-    if (item->rank.request != last) ++counts_.running;
-    last = item->rank.request;
-  }
+  std::set<RequestId> running;
+  for (const Schedulable* item : scheduler_.running()) running.insert(item->rank.request);
+  counts_.running = std::ssize(running);
   counts_.waiting = std::max<std::int64_t>(0, open_requests_ - counts_.running);
   const kv::PagePool& pages = model_->pages();
   counts_.pages_cached = cache_ ? cache_->idle() : 0;

@@ -1,9 +1,6 @@
 #include "src/engine/pictures.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,6 +8,7 @@
 #include <string_view>
 
 #include "src/base/error.h"
+#include "src/base/sha256.h"
 #include "src/ops/ops.h"
 
 namespace m3::engine {
@@ -19,24 +17,12 @@ namespace {
 
 const char* kind_name(Media::Kind kind) { return kind == Media::Kind::image ? "image" : "video"; }
 
-std::string sha256(std::string_view head, std::span<const std::byte> bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1 ||
-      EVP_DigestUpdate(context.get(), head.data(), head.size()) != 1 ||
-      EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) != 1 ||
-      EVP_DigestFinal_ex(context.get(), digest.data(), &size) != 1) {
-    fail_internal("hashing a picture failed");
-  }
-  return {reinterpret_cast<const char*>(digest.data()), size};
-}
-
 // The grid is part of every key: the same values in another shape are another picture.
 std::string key_of(const Media& media) {
   const std::string head = fmt::format("{} {} {} {};", media.pixels ? "pixels" : "features", media.t, media.h, media.w);
   if (!media.key.empty()) return head + media.key;
-  return sha256(head, std::as_bytes(std::span(media.pixels ? *media.pixels : *media.features)));
+  const Sha256 digest = sha256(head, std::as_bytes(std::span(media.pixels ? *media.pixels : *media.features)));
+  return {digest.begin(), digest.end()};
 }
 
 void check_values(const Media& media, std::size_t index, const model::PatchGrid& grid, const model::VisionTower& tower,
@@ -230,51 +216,90 @@ FeatureRows PictureEncoder::given_features(const Picture& picture) const {
   return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
 }
 
-void PictureEncoder::begin(const Picture& picture) {
-  const std::int64_t rows = model_.tower()->feature_rows(picture.grid);
-  const std::int64_t columns = model_.tower()->feature_columns();
-  const DType dtype = model_.tower()->feature_dtype();
-  job_ = {.key = picture.key, .grid = picture.grid, .pixels = picture.pixels, .rows = nullptr};
-  job_->rows = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(rows * columns) * dtype_size(dtype));
-  model_.vision_tower().begin({&job_->grid, 1}, *job_->pixels, {dtype, rows, columns, columns, job_->rows->data()});
-}
-
-bool PictureEncoder::work(std::span<const PictureNeed> needs, bool wait) {
-  const Picture* next = nullptr;
-  bool wanted = false;  // the job
+std::vector<const Picture*> PictureEncoder::next_pictures(std::span<const PictureNeed> needs) const {
+  std::vector<const Picture*> chosen;
+  std::int64_t patches = 0;
   for (const PictureNeed& need : needs) {
     for (const Picture& picture : *need.pictures) {
       if (!is_missing(picture, need.position)) continue;
-      if (next == nullptr) next = &picture;
-      wanted = wanted || (job_ && picture.key == job_->key);
+      const bool fits = patches + picture.grid.patches() <= model_.tower()->company_patches();
+      if (!chosen.empty() && !fits) continue;
+      const auto same = [&](const Picture* other) { return other->key == picture.key; };
+      if (std::ranges::any_of(chosen, same)) continue;
+      chosen.push_back(&picture);
+      patches += picture.grid.patches();
+    }
+  }
+  return chosen;
+}
+
+void PictureEncoder::begin(std::span<const Picture* const> pictures) {
+  job_.emplace();
+  std::int64_t rows = 0;
+  for (const Picture* picture : pictures) {
+    job_->keys.push_back(picture->key);
+    job_->grids.push_back(picture->grid);
+    rows += model_.tower()->feature_rows(picture->grid);
+  }
+  job_->pixels = pictures.front()->pixels;
+  if (pictures.size() > 1) {
+    std::vector<float> pixels;
+    for (const Picture* picture : pictures)
+      pixels.insert(pixels.end(), picture->pixels->begin(), picture->pixels->end());
+    job_->pixels = std::make_shared<const std::vector<float>>(std::move(pixels));
+  }
+  const std::int64_t columns = model_.tower()->feature_columns();
+  const DType dtype = model_.tower()->feature_dtype();
+  job_->rows.resize(static_cast<std::size_t>(rows * columns) * dtype_size(dtype));
+  model_.vision_tower().begin(job_->grids, *job_->pixels, {dtype, rows, columns, columns, job_->rows.data()});
+}
+
+bool PictureEncoder::work(std::span<const PictureNeed> needs, bool wait) {
+  bool missing = false;
+  bool wanted = false;  // something of the job
+  for (const PictureNeed& need : needs) {
+    for (const Picture& picture : *need.pictures) {
+      if (!is_missing(picture, need.position)) continue;
+      missing = true;
+      wanted = wanted || (job_ && job_->has(picture.key));
     }
   }
   if (job_ && !wanted) {
+    given_up_ += std::ssize(job_->keys);
     job_.reset();
-    ++given_up_;
   }
-  if (next == nullptr) return false;
+  if (!missing) return false;
   if (wait) {
     model_.vision_backend().synchronize();
   } else if (!model_.vision_backend().idle()) {
     return true;
   }
-  if (!job_) begin(*next);
+  if (!job_) begin(next_pictures(needs));
   ++pieces_;
   if (!model_.vision_tower().advance(piece_)) return true;
-  const FeatureRows rows = job_->rows;
-  cache_.keep(job_->key, rows);
-  bool first = true;
-  for (const PictureNeed& need : needs) {
-    for (Picture& picture : *need.pictures) {
-      if (picture.key != job_->key || !is_missing(picture, need.position)) continue;
-      picture.rows = rows;
-      ++(first ? encoded_ : reused_);
-      first = false;
-    }
+  const std::int64_t row_bytes = model_.tower()->feature_columns() * dtype_size(model_.tower()->feature_dtype());
+  auto begin = job_->rows.begin();
+  for (std::size_t i = 0; i < job_->keys.size(); ++i) {
+    const auto end = begin + model_.tower()->feature_rows(job_->grids[i]) * row_bytes;
+    hand_out(job_->keys[i], std::make_shared<const std::vector<std::byte>>(begin, end), needs);
+    begin = end;
   }
   job_.reset();
   return true;
+}
+
+void PictureEncoder::hand_out(const std::string& key, const FeatureRows& rows, std::span<const PictureNeed> needs) {
+  cache_.keep(key, rows);
+  ++encoded_;
+  bool first = true;  // it was computed for that one
+  for (const PictureNeed& need : needs) {
+    for (Picture& picture : *need.pictures) {
+      if (picture.key != key || !is_missing(picture, need.position)) continue;
+      picture.rows = rows;
+      if (!first) ++reused_;
+      first = false;
+    }
+  }
 }
 
 void PictureEncoder::collect(std::span<const Picture> pictures, std::int64_t first, std::int64_t count,

@@ -1,6 +1,7 @@
 // Pictures of requests: where their features stand in the prompt, and the features, computed once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -78,8 +79,8 @@ class PictureEncoder {
   // Fills in rows that are at hand: in the cache, or given with the request.
   void look_up(const PictureNeed& need);
 
-  // A piece of the first missing picture of the first need that has one. Another that was begun and that no need names
-  // any more is given up. `wait`: for the device to be done with the piece before; else nothing is done while it is busy.
+  // A piece of the first missing picture of the first need that has one, and of others that are small enough to be seen
+  // with it. What was begun and is named by no need any more is given up. `wait`: for the device to be done with the piece before; else nothing is done while it is busy.
   // True: a picture is missing, or has just become complete.
   bool work(std::span<const PictureNeed> needs, bool wait);
 
@@ -95,15 +96,19 @@ class PictureEncoder {
   std::int64_t given_up() const { return given_up_; }
 
  private:
-  // The picture under way: what it reads stays here, and where its features go.
+  // The pictures under way, one after another: what the tower reads stays here, and where its features go.
   struct Job {
-    std::string key;
-    model::PatchGrid grid;
+    std::vector<std::string> keys;
+    std::vector<model::PatchGrid> grids;
     std::shared_ptr<const std::vector<float>> pixels;
-    std::shared_ptr<std::vector<std::byte>> rows;
+    std::vector<std::byte> rows;
+    bool has(const std::string& key) const { return std::ranges::find(keys, key) != keys.end(); }
   };
 
-  void begin(const Picture& picture);
+  void begin(std::span<const Picture* const> pictures);
+  // The first missing picture, then further ones that are worth a pass with it.
+  std::vector<const Picture*> next_pictures(std::span<const PictureNeed> needs) const;
+  void hand_out(const std::string& key, const FeatureRows& rows, std::span<const PictureNeed> needs);
   FeatureRows given_features(const Picture& picture) const;
 
   LoadedModel& model_;

@@ -25,7 +25,24 @@ Scheduler::Scheduler(const SchedulerLimits& limits, kv::PagePool& pool, kv::Pref
     fail_internal("a step of {} tokens for {} sequences", limits.tokens, limits.sequences);
 }
 
+RequestId Scheduler::turn_of(const Rank& rank) const {
+  const std::int64_t half = std::max<std::int64_t>(1, limits_.sequences / 2);
+  return rank.request + static_cast<RequestId>(rank.sample / half * half);
+}
+
+// Of the item's followers, those that rank before `rank`.
+std::int64_t Scheduler::followers_before(const Schedulable& item, const Rank& rank) const {
+  Rank next = item.rank;
+  for (int before = 0; before < item.followers; ++before) {
+    ++next.sample;
+    next.turn = turn_of(next);
+    if (rank < next) return before;
+  }
+  return item.followers;
+}
+
 void Scheduler::enqueue(Schedulable& item) {
+  item.rank.turn = turn_of(item.rank);
   item.state = State::waiting;
   waiting_.insert(&item);
 }
@@ -105,7 +122,7 @@ void Scheduler::admit(Plan& plan) {
 // Into the running ones, where a place is free and so many pages that all who run can finish their known tokens.
 bool Scheduler::begin(Schedulable& item) {
   std::int64_t places = static_cast<std::int64_t>(running_.size());
-  for (const Schedulable* other : running_) places += other->followers;  // they begin before those who come later
+  for (const Schedulable* other : running_) places += followers_before(*other, item.rank);
   if (!running_.empty() && places >= limits_.sequences) return false;
   if (cache_ != nullptr) {
     // The last token is always computed: its logits are needed. So is all whose logits are wanted.
@@ -203,7 +220,9 @@ void Scheduler::add_chunk(Schedulable& item, std::int64_t count, Plan& plan) {
   Chunk chunk{.item = &item, .count = count, .draws = item.pending() == 0 ? 1 : 0};
   if (chunk.draws == 1 && item.followers > 0) {
     const std::int64_t places = limits_.sequences - static_cast<std::int64_t>(running_.size()) - promised_forks_;
-    const auto forks = std::clamp<std::int64_t>(places, 0, item.followers);
+    // Who waits and did not fit holds up followers too.
+    const std::int64_t may = waiting_.empty() ? item.followers : followers_before(item, (*waiting_.begin())->rank);
+    const auto forks = std::clamp<std::int64_t>(places, 0, may);
     promised_forks_ += forks;
     chunk.draws += static_cast<int>(forks);
   }
@@ -228,6 +247,7 @@ void Scheduler::fork(const Schedulable& from, Schedulable& item, std::vector<kv:
   }
   if (cache_ != nullptr) item.lease = cache_->share(from.lease);
   if (partial) copies.push_back(copy);
+  item.rank.turn = turn_of(item.rank);
   run(item);
 }
 

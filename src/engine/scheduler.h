@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,19 @@
 
 namespace m3::engine {
 
-// Lower runs first: by priority, within one in the order of arrival.
+// Lower runs first: by priority, within one by turn. A request's turn is its id, in the order of arrival. Its samples
+// stand there as far as half of the places goes; each further half stands behind as many newer requests, which so can
+// begin beside any number of samples. Turns never change: whoever ranks first gets done, then the next.
 struct Rank {
   int priority = 0;
   RequestId request = 0;
   int sample = 0;
-  auto operator<=>(const Rank&) const = default;
+  RequestId turn = 0;  // the scheduler's
+  std::strong_ordering operator<=>(const Rank& other) const {
+    return std::tie(priority, turn, sample, request) <=>
+           std::tie(other.priority, other.turn, other.sample, other.request);
+  }
+  bool operator==(const Rank&) const = default;
 };
 
 // What the scheduler knows of one sample.
@@ -38,7 +46,7 @@ struct Schedulable {
   std::string cache_salt;
   std::vector<std::string> block_salts;  // of the first blocks: which pictures stand in each; "" for none
   std::int64_t cached_tokens = 0;        // taken from the prefix cache when it last began
-  // Samples of the same request that wait for this one's prompt, to go on from it.
+  // Samples of the same request, the next ones in number, that wait for this one's prompt, to go on from it.
   int followers = 0;
   // Prompt positions [rows_done, rows_end) whose logits are wanted besides the draw; nothing from rows_done on is
   // taken from the prefix cache.
@@ -110,6 +118,8 @@ class Scheduler {
   std::int64_t reserve(Schedulable& item, std::int64_t count, Need need, Plan& plan);
   void add_chunk(Schedulable& item, std::int64_t count, Plan& plan);
   void run(Schedulable& item);
+  RequestId turn_of(const Rank& rank) const;
+  std::int64_t followers_before(const Schedulable& item, const Rank& rank) const;
   void release(Schedulable& item);
   void preempt(Schedulable& item, Plan& plan);
   bool make_room(std::int64_t pages);

@@ -15,25 +15,10 @@ constexpr std::size_t max_work = 200'000;
 constexpr std::size_t max_pairs = 100'000'000;  // about a second
 constexpr std::size_t max_values = 20'000;      // of an enum
 
-struct KindName {
-  std::string_view name;
-  unsigned kind;
-};
-constexpr std::array<KindName, 7> kind_names = {{{"null", kind_null},
-                                                 {"boolean", kind_boolean},
-                                                 {"integer", kind_integer},
-                                                 {"number", kind_number},
-                                                 {"string", kind_string},
-                                                 {"array", kind_array},
-                                                 {"object", kind_object}}};
-
-unsigned kind_named(const Json& name, const std::string& path) {
-  if (name.is_string()) {
-    for (const auto& known : kind_names) {
-      if (known.name == name.get_ref<const std::string&>()) return known.kind;
-    }
-  }
-  fail("{}: expected null, boolean, integer, number, string, array or object, or a list of these", path);
+unsigned kinds_named(const Json& name, const std::string& path) {
+  const unsigned bit = name.is_string() ? bit_of_type(name.get_ref<const std::string&>()) : 0;
+  if (bit == 0) fail("{}: expected null, boolean, integer, number, string, array or object, or a list of these", path);
+  return bit == kind_fraction ? kind_number : bit;
 }
 
 const Json* member(const Json& schema, const char* name) {
@@ -89,6 +74,13 @@ Decimal exact(const Json& value) {
   const bool negative = digits.front() == '-';
   if (negative) digits.erase(0, 1);
   return {negative, digits, ""};
+}
+
+unsigned bit_of_type(std::string_view name) {
+  constexpr std::array<std::string_view, 7> names = {"null",   "boolean", "integer", "number",
+                                                     "string", "array",   "object"};  // in the order of Kind
+  const auto found = std::ranges::find(names, name);
+  return found == names.end() ? 0 : 1u << (found - names.begin());
 }
 
 unsigned kind_of(const Json& value) {
@@ -260,9 +252,9 @@ void Schema::add_keyword(Draft& draft, const Part& part, const std::string& keyw
   if (keyword == "type") {
     unsigned kinds = 0;
     if (value.is_array()) {
-      for (const Json& name : value) kinds |= kind_named(name, path);
+      for (const Json& name : value) kinds |= kinds_named(name, path);
     } else {
-      kinds = kind_named(value, path);
+      kinds = kinds_named(value, path);
     }
     const Json* nullable = member(*part.schema, "nullable");  // OpenAPI 3.0
     if (nullable != nullptr && nullable->is_boolean() && nullable->get<bool>()) kinds |= kind_null;

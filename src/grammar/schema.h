@@ -35,6 +35,8 @@ enum Kind : unsigned {
   kind_any = 127,
 };
 unsigned kind_of(const Json& value);
+// The bit that stands for the name of a type in a schema: of "number" kind_fraction. 0: no such type.
+unsigned bit_of_type(std::string_view name);
 
 enum class Strictness : std::uint8_t {
   strict,   // what cannot be enforced is an error

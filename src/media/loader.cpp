@@ -1,27 +1,15 @@
 #include "src/media/loader.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <span>
 
 #include "src/base/error.h"
+#include "src/base/sha256.h"
 
 namespace m3::media {
 namespace {
-
-std::string hex_sha256(std::span<const std::byte> bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1)
-    fail_internal("hashing a picture failed");
-  std::string out;
-  for (unsigned i = 0; i < size; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
-}
 
 std::string describe(const vision::SizeOptions& size) {
   if (size.rule == vision::SizeRule::area) return fmt::format("area {} {}", size.min_pixels, size.max_pixels);
@@ -39,6 +27,10 @@ std::string options_key(const Reference& reference, const vision::PatchShape& sh
 
 vision::PatchShape shape_of(const MediaInfo& model) {
   return {.channels = 3, .temporal = model.temporal_patch_size, .patch = model.patch_size, .merge = model.merge_size};
+}
+
+std::int64_t value_bytes(const vision::Grid& grid, const vision::PatchShape& shape) {
+  return grid.patches() * shape.values() * static_cast<std::int64_t>(sizeof(float));
 }
 
 // Text of data: URLs that is decoded on the caller's thread, of one URL and of a request's: some milliseconds.
@@ -175,6 +167,7 @@ std::shared_ptr<MediaLoader::Job> MediaLoader::load(std::vector<Reference> refer
   const std::size_t count = job->references_.size();
   job->prepared_.resize(count);
   job->problems_.resize(count);
+  job->tokens_of_.resize(count);
   job->failed_at_ = count;
   // What costs little is looked at now: with all of it in the cache, the job waits for nothing.
   std::vector<std::shared_ptr<Source>> sources(count);
@@ -399,7 +392,8 @@ MediaLoader::Source MediaLoader::read(Job& job, std::size_t i) {
   };
   source.bytes = vision::load_source(reference.url, sources, limit);
   source.share.shrink_to(std::ssize(source.bytes));
-  source.key = hex_sha256(source.bytes) + " " + options_key(reference, shape_of(job.model_));
+  source.key =
+      fmt::format("{:02x} ", fmt::join(sha256({}, source.bytes), "")) + options_key(reference, shape_of(job.model_));
   reference.url = {};  // may be large
   return source;
 }
@@ -407,19 +401,18 @@ MediaLoader::Source MediaLoader::read(Job& job, std::size_t i) {
 bool MediaLoader::find_cached(Job& job, std::size_t i, const Source& source) {
   if (!find(source.key, job.prepared_[i])) return false;
   const Media& media = job.prepared_[i].media;
-  admit(job, {media.t, media.h, media.w}, 0);
+  admit(job, i, {media.t, media.h, media.w}, 0);
   return true;
 }
 
 void MediaLoader::decode(Job& job, std::size_t i, const Source& source, bool large) {
   // Another one may have been decoding the same.
   if (find_cached(job, i, source)) return;
-  const Reference& reference = job.references_[i];
   Decoding decoding(decode_memory_, options_.decode_seconds, large, [&] {
     if (needless(job, i)) nobody_waits();
   });
-  Prepared prepared = reference.kind == Media::Kind::image ? prepare_image(job, reference, source, decoding.control())
-                                                           : prepare_video(job, reference, source, decoding.control());
+  Prepared prepared = job.references_[i].kind == Media::Kind::image ? prepare_image(job, i, source, decoding.control())
+                                                                    : prepare_video(job, i, source, decoding.control());
   prepared.media.key = source.key;
   keep(source.key, prepared);
   job.prepared_[i] = std::move(prepared);
@@ -431,7 +424,7 @@ void MediaLoader::make_room(std::int64_t bytes) {
   }
 }
 
-Share MediaLoader::admit(Job& job, const vision::Grid& grid, std::int64_t values) {
+void MediaLoader::admit(Job& job, std::size_t i, const vision::Grid& grid, std::int64_t bytes) const {
   const MediaInfo& model = job.model_;
   const std::int64_t together = std::min<std::int64_t>(grid.t, model.segment_groups) * grid.h * grid.w;
   if (together > model.max_patches) {
@@ -441,37 +434,47 @@ Share MediaLoader::admit(Job& job, const vision::Grid& grid, std::int64_t values
         together, model.max_patches);
   }
   const std::int64_t tokens = grid.tokens(model.merge_size);
-  if (job.tokens_ += tokens; job.tokens_ > job.most_tokens_) {
+  if (job.tokens_ += tokens - std::exchange(job.tokens_of_[i], tokens); job.tokens_ > job.most_tokens_) {
     fail("with its {} tokens the pictures take more than the context's {}; make them smaller or fewer", tokens,
          job.most_tokens_);
   }
-  const std::int64_t bytes = values * static_cast<std::int64_t>(sizeof(float));
   if (bytes > budget_->limit()) {
     fail("needs {} bytes, more than the {} for all pictures (--media-memory-bytes)", bytes, budget_->limit());
   }
+}
+
+Share MediaLoader::room_for(std::int64_t bytes) {
   make_room(bytes);
   return {budget_, bytes};
 }
 
-Prepared MediaLoader::prepare_image(Job& job, const Reference& reference, const Source& source,
+Prepared MediaLoader::prepare_image(Job& job, std::size_t i, const Source& source,
                                     const vision::DecodeControl& control) {
-  vision::ImageOptions options = reference.image;
+  vision::ImageOptions options = job.references_[i].image;
   options.shape = shape_of(job.model_);
-  const vision::DecodedImage image = vision::decode_image(source.bytes, options.limits, control);
-  const vision::Size size =
-      vision::resized_size({image.picture.width, image.picture.height}, options.size, options.shape);
-  const vision::Grid grid = vision::grid_of(size, 1, options.shape);
-  Share share = admit(job, grid, grid.patches() * options.shape.values());
+  std::int64_t bytes = 0;
+  vision::DecodeControl sized = control;
+  sized.sized = [&](const vision::Size& size) {
+    const vision::Grid grid =
+        vision::grid_of(vision::resized_size(size, options.size, options.shape), 1, options.shape);
+    bytes = value_bytes(grid, options.shape);
+    admit(job, i, grid, bytes);
+  };
+  const vision::DecodedImage image = vision::decode_image(source.bytes, options.limits, sized);
+  sized.declare({image.picture.width, image.picture.height});  // what was really in it
+  Share share = room_for(bytes);
   return hold(vision::image_pixels(image.picture, options), std::move(share));
 }
 
-Prepared MediaLoader::prepare_video(Job& job, const Reference& reference, const Source& source,
+Prepared MediaLoader::prepare_video(Job& job, std::size_t i, const Source& source,
                                     const vision::DecodeControl& control) {
-  vision::VideoOptions options = reference.video;
+  vision::VideoOptions options = job.references_[i].video;
   options.shape = shape_of(job.model_);
   vision::VideoReader reader(source.bytes, options.limits, control);
   const vision::VideoPlan plan = vision::plan_video(reader, options);
-  Share share = admit(job, plan.grid, plan.grid.patches() * options.shape.values());
+  const std::int64_t bytes = value_bytes(plan.grid, options.shape);
+  admit(job, i, plan.grid, bytes);
+  Share share = room_for(bytes);
   return hold(vision::video_pixels(reader, plan, options), std::move(share));
 }
 

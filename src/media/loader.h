@@ -57,8 +57,9 @@ class MediaLoader {
     std::function<void(std::vector<Prepared>, std::exception_ptr)> done_;
     std::vector<Prepared> prepared_;
     std::vector<std::exception_ptr> problems_;
-    std::size_t left_ = 0;  // below the loader's lock: those that are not through
-    int decoding_ = 0;      // likewise
+    std::size_t left_ = 0;                 // below the loader's lock: those that are not through
+    int decoding_ = 0;                     // likewise
+    std::vector<std::int64_t> tokens_of_;  // that of tokens_ are a picture's
     std::atomic<std::int64_t> tokens_ = 0;
     std::atomic<std::size_t> failed_at_;  // the first that is known to have failed; else their number
     std::atomic<bool> cancelled_ = false;
@@ -111,12 +112,13 @@ class MediaLoader {
   Source read(Job& job, std::size_t i);
   bool find_cached(Job& job, std::size_t i, const Source& source);
   void decode(Job& job, std::size_t i, const Source& source, bool large);
-  Prepared prepare_image(Job& job, const Reference& reference, const Source& source,
-                         const vision::DecodeControl& control);
-  Prepared prepare_video(Job& job, const Reference& reference, const Source& source,
-                         const vision::DecodeControl& control);
-  // Room for a picture of that grid, and its tokens within the prompt. Errors: input, busy.
-  Share admit(Job& job, const vision::Grid& grid, std::int64_t values);
+  Prepared prepare_image(Job& job, std::size_t i, const Source& source, const vision::DecodeControl& control);
+  Prepared prepare_video(Job& job, std::size_t i, const Source& source, const vision::DecodeControl& control);
+  // Whether a picture of that grid, with values of so many bytes, may come at all. Its tokens count once, however often
+  // this is called. Errors: input.
+  void admit(Job& job, std::size_t i, const vision::Grid& grid, std::int64_t bytes) const;
+  // Errors: busy.
+  Share room_for(std::int64_t bytes);
   void make_room(std::int64_t bytes);
 
   bool find(const std::string& key, Prepared& out);

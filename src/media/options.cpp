@@ -192,15 +192,12 @@ void set_limit(std::string_view kind, std::int64_t count, const std::string& fla
 
 }  // namespace
 
-MediaOptions with_machine_defaults(MediaOptions options) {
+MediaOptions with_machine_defaults(MediaOptions options, unsigned cores) {
   // The least lets pictures of 12 million pixels through however little there is.
   constexpr std::int64_t least = std::int64_t{512} << 20;
-  constexpr int most_threads = 8;
   if (options.memory_bytes == 0) options.memory_bytes = std::max(available_memory_bytes() / 4, least);
   if (options.decode_memory_bytes == 0) options.decode_memory_bytes = std::max(available_memory_bytes() / 8, least);
-  if (options.threads == 0) {
-    options.threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most_threads);
-  }
+  if (options.threads == 0) options.threads = std::max(static_cast<int>(cores), 1);
   return options;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "src/chat/template/value.h"
@@ -21,7 +22,7 @@ struct MediaOptions {
   // Of one prompt.
   std::int64_t most_images = 200;
   std::int64_t most_videos = 20;
-  int threads = 0;             // that decode; 0: one a core, 8 at most. One more is kept for small pictures
+  int threads = 0;             // that decode; 0: one a core. One more is kept for small pictures
   double decode_seconds = 60;  // for a picture or video, waiting for memory left out
   int fetches = 64;            // from the web, at the same time
   int fetches_per_host = 8;
@@ -31,8 +32,8 @@ struct MediaOptions {
   std::int64_t most_waiting = 1024;                    // requests that wait for their pictures
 };
 
-// With numbers in place of zeros, by this machine and the memory available now.
-MediaOptions with_machine_defaults(MediaOptions options);
+// With numbers in place of zeros, by a machine of so many cores (0: not known) and the memory available now.
+MediaOptions with_machine_defaults(MediaOptions options, unsigned cores = std::thread::hardware_concurrency());
 
 // What a request or a part says of it; nothing: as before.
 struct Sizing {

@@ -34,7 +34,7 @@ constexpr std::int64_t least_attention_rows = 128;  // of a call: fewer would re
 
 VisionBlocks VisionBlocks::of(const ops::Backend& backend) {
   if (backend.has_host_memory()) return {};
-  return {.rows = 8192, .pixel_rows = 2048, .operations = 1.5e12};
+  return {.rows = 8192, .pixel_rows = 2048, .operations = 1.5e12, .company = 2048};
 }
 
 VisionTower::VisionTower(const ModelConfig& config, const VisionWeights& weights, ops::Backend& backend,

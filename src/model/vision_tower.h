@@ -1,6 +1,7 @@
 // The vision tower and its projector, written once against ops.h (spec §4.4-4.7).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -25,6 +26,7 @@ struct VisionBlocks {
   std::int64_t rows = 512;        // of everything but the residual, q, k, v and the rotary table
   std::int64_t pixel_rows = 512;  // patches that are embedded at a time
   double operations = 8e9;        // of one call of attention, if a block is more: so many rows less, down to 128
+  std::int64_t company = 64;      // patches of small pictures that are worth a pass together
 
   // What the backend's operations need to be fast, in pieces of some milliseconds on a device, some tens on the host.
   static VisionBlocks of(const ops::Backend& backend);
@@ -57,6 +59,10 @@ class VisionTower {
   std::int64_t feature_columns() const { return config_->hidden_size; }
   std::int64_t pixel_columns() const { return vision_->patch_elements(); }
   DType feature_dtype() const { return backend_->activation_dtype(); }
+
+  // Small pictures of so many patches in all are best seen in one pass, which reads the weights once: the first of them
+  // waits little longer than for itself.
+  std::int64_t company_patches() const { return std::min(blocks_.company, most_patches_); }
 
   // For segments of up to `patches` patches. What grows with them are the residual, q, k, v and the rotary table, about
   // 10.5 kB a patch at M3's width; everything else is done in blocks of rows.

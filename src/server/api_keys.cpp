@@ -1,24 +1,13 @@
 #include "src/server/api_keys.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 
 #include <array>
-
-#include "src/base/error.h"
 
 namespace m3::server {
 
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) digests_.push_back(digest(key));
-}
-
-ApiKeys::Digest ApiKeys::digest(std::string_view text) {
-  Digest out{};
-  if (EVP_Digest(text.data(), text.size(), out.data(), nullptr, EVP_sha256(), nullptr) != 1) {
-    fail_internal("SHA-256 is not available");
-  }
-  return out;
+  for (const std::string& key : keys) digests_.push_back(sha256(key));
 }
 
 bool ApiKeys::allow(const HttpRequest& request) const {
@@ -36,8 +25,8 @@ bool ApiKeys::allow(const HttpRequest& request) const {
   if (const auto key = request.header("x-api-key")) shown[1] = *key;
   int found = 0;
   for (const std::string_view key : shown) {
-    const Digest given = digest(key);
-    for (const Digest& known : digests_) found |= CRYPTO_memcmp(known.data(), given.data(), given.size()) == 0 ? 1 : 0;
+    const Sha256 given = sha256(key);
+    for (const Sha256& known : digests_) found |= CRYPTO_memcmp(known.data(), given.data(), given.size()) == 0 ? 1 : 0;
   }
   return found != 0;
 }

@@ -1,10 +1,10 @@
 // Keys that callers must show: "Authorization: Bearer KEY", or "x-api-key: KEY" as Anthropic's clients send it.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 
+#include "src/base/sha256.h"
 #include "src/server/http.h"
 
 namespace m3::server {
@@ -17,9 +17,7 @@ class ApiKeys {
   bool allow(const HttpRequest& request) const;
 
  private:
-  using Digest = std::array<unsigned char, 32>;
-  static Digest digest(std::string_view text);
-  std::vector<Digest> digests_;
+  std::vector<Sha256> digests_;
 };
 
 }  // namespace m3::server

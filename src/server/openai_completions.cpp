@@ -19,7 +19,7 @@ struct Choice {
   CompletionLogprobs logprobs;
   Json prompt_logprobs;
   std::vector<TokenId> ids;
-  Usage usage;
+  std::int64_t completion_tokens = 0;
   std::string finish_reason;
   Json stop_reason;
   bool started = false;
@@ -36,7 +36,8 @@ class CompletionWriter : public ReplyWriter {
         id_("cmpl-" + random_id()),
         created_(std::time(nullptr)),
         choices_(call_.prompts.size() * samples_),
-        prompt_events_(call_.prompts.size()) {}
+        prompt_events_(call_.prompts.size()),
+        prompt_usage_(call_.prompts.size()) {}
 
  protected:
   Choice& take(std::size_t prompt, const Event& event) {
@@ -55,10 +56,8 @@ class CompletionWriter : public ReplyWriter {
       choice.prompt_logprobs = prompt_logprobs_json(tokenizer, prompt_events_[prompt]);
     }
     choice.started = true;
-    choice.usage = event.usage;
-    if (call_.only_echo) {
-      choice.usage.completion_tokens = 0;
-    } else {
+    note_usage(prompt, choice, event.usage);
+    if (!call_.only_echo) {
       choice.text += event.text;
       choice.ids.insert(choice.ids.end(), event.ids.begin(), event.ids.end());
       if (call_.logprobs >= 0) choice.logprobs.add(tokenizer, event, call_.tokens_as_ids);
@@ -95,18 +94,7 @@ class CompletionWriter : public ReplyWriter {
     return out;
   }
 
-  // The samples of one prompt share it.
-  Json usage() const {
-    Usage total;
-    for (std::size_t prompt = 0; prompt < call_.prompts.size(); ++prompt) {
-      UsageSum sum;
-      for (std::size_t sample = 0; sample < samples_; ++sample) sum.add(choices_[prompt * samples_ + sample].usage);
-      total.prompt_tokens += sum.total.prompt_tokens;
-      total.cached_tokens += sum.total.cached_tokens;
-      total.completion_tokens += sum.total.completion_tokens;
-    }
-    return usage_json(total);
-  }
+  Json usage() const { return usage_json(usage_); }
 
   std::size_t index_of(std::size_t prompt, const Event& event) const {
     return prompt * samples_ + static_cast<std::size_t>(event.sample);
@@ -120,6 +108,20 @@ class CompletionWriter : public ReplyWriter {
   std::time_t created_;
   std::vector<Choice> choices_;
   std::vector<Event> prompt_events_;
+
+ private:
+  // Adds what is new to the sum: a stream may say it with every chunk, and a list of prompts is long.
+  void note_usage(std::size_t prompt, Choice& choice, const Usage& now) {
+    Usage& shared = prompt_usage_[prompt];  // by the samples of a prompt
+    usage_.prompt_tokens += now.prompt_tokens - std::exchange(shared.prompt_tokens, now.prompt_tokens);
+    const std::int64_t cached = std::max(shared.cached_tokens, now.cached_tokens);
+    usage_.cached_tokens += cached - std::exchange(shared.cached_tokens, cached);
+    if (call_.only_echo) return;
+    usage_.completion_tokens += now.completion_tokens - std::exchange(choice.completion_tokens, now.completion_tokens);
+  }
+
+  std::vector<Usage> prompt_usage_;
+  Usage usage_;
 };
 
 class WholeCompletion final : public CompletionWriter {

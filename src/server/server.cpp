@@ -1,5 +1,7 @@
 #include "src/server/server.h"
 
+#include <malloc.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,6 +57,7 @@ Server::Server(ServerOptions options, Loader loader)
       workers_(options_.worker_threads),
       media_(std::make_unique<media::MediaLoader>(options_.media)),
       keys_(std::make_unique<ApiKeys>(options_.api_keys)) {
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);  // fixed: else it grows up to 32 MiB with what is freed
   add_routes(router_, *this);
   listener_ = std::make_unique<Listener>(
       options_, ListenerHooks{[this](const auto& exchange) { dispatch(exchange); },
@@ -264,7 +267,7 @@ void Server::dispatch(const std::shared_ptr<Exchange>& exchange) {
       exchange->send(error_reply(to_api_error(std::current_exception()), exchange->request()));
     }
     // All that is needed of it was read; the reply may take long.
-    exchange->request().body = {};
+    std::string().swap(exchange->request().body);  // an assignment keeps its memory
     exchange->request().body_share = nullptr;
   };
   if (route->at_once) return handle();

@@ -1,5 +1,7 @@
 #include "src/server/session.h"
 
+#include <malloc.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,6 +80,13 @@ std::string_view origin_form(std::string_view target) {
 }
 
 }  // namespace
+
+// glibc keeps freed memory, in each of its arenas: after a JSON body of 30 MB and a million members 740 MB. Giving it
+// back takes a twentieth of the time that such a body took. Large pieces go back at once (server.cpp).
+BodyShare::~BodyShare() {
+  shared_->body_bytes -= bytes_;
+  if (bytes_ > small_body) malloc_trim(0);
+}
 
 bool BodyShare::grow_to(std::size_t bytes) {
   shared_->body_bytes += bytes - bytes_;

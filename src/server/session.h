@@ -31,11 +31,11 @@ struct SessionShared {
   std::atomic<std::size_t> body_bytes = 0;  // of bodies that are held
 };
 
-// What one body takes of body_bytes, given back at the end.
+// What one body takes of body_bytes, given back at the end, when the body and what was read from it are gone.
 class BodyShare {
  public:
   explicit BodyShare(std::shared_ptr<SessionShared> shared) : shared_(std::move(shared)) {}
-  ~BodyShare() { shared_->body_bytes -= bytes_; }
+  ~BodyShare();
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
   // False: all together hold too much. Small ones always pass: connections bound them.

@@ -39,6 +39,7 @@ class BmpReader {
     image.stored = {width_, height_};
     image.alpha = alpha_.bits != 0;
     image.picture = {width_, height_, {}};
+    control_.declare(image.stored);
     const bool runs = compression_ == rle8 || compression_ == rle4;
     control_.need((rgb_bytes + (runs ? 1 : 0)) * image.stored.area());
     if (runs) {

@@ -147,6 +147,7 @@ DecodedImage decode_jpeg(std::span<const std::byte> bytes, const ImageLimits& li
     image.orientation = exif_orientation(block);
     if (image.orientation != 1) break;
   }
+  control.declare(upright(image.stored, image.orientation));
   const std::int64_t turned = image.orientation == 1 ? 0 : rgb_bytes * image.stored.area();
   control.need(rgb_bytes * image.stored.area() + std::max(coefficient_bytes(info), turned));
 

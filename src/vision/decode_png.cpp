@@ -85,6 +85,7 @@ DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& lim
   image.stored = {static_cast<int>(width), static_cast<int>(height)};
   image.alpha = (png_get_color_type(png, reader.info) & PNG_COLOR_MASK_ALPHA) != 0 ||
                 png_get_valid(png, reader.info, PNG_INFO_tRNS) != 0;
+  control.declare(upright(image.stored, orientation_of(reader)));
   const bool interlaced = png_get_interlace_type(png, reader.info) != PNG_INTERLACE_NONE;
   // Orientation may follow the pixels, so turning is always counted.
   control.need((rgb_bytes + (interlaced && image.alpha ? rgba_bytes : rgb_bytes)) * image.stored.area());

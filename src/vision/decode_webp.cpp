@@ -140,6 +140,7 @@ DecodedImage decode_webp(std::span<const std::byte> bytes, const ImageLimits& li
   const WebPData data = {data_of(bytes), bytes.size()};
   const Demuxer demuxer(WebPDemux(&data), &WebPDemuxDelete);
   if (demuxer != nullptr) image.orientation = orientation_of(demuxer.get());
+  control.declare(upright(image.stored, image.orientation));
   if (features.has_animation == 0) {
     constexpr int lossy = 1;
     const std::int64_t inside =

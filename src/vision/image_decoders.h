@@ -8,8 +8,8 @@
 
 namespace m3::vision {
 
-// `picture` as stored, not turned; `orientation` as read. Each checks the declared size with check_declared_size()
-// and tells `control` of the memory before it allocates. Errors (input): one line that begins with the type's name.
+// `picture` as stored, not turned; `orientation` as read. Each checks the declared size with check_declared_size() and
+// tells `control` of it and of the memory before it allocates. Errors (input): one line that begins with the type's name.
 DecodedImage decode_jpeg(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control);
 DecodedImage decode_png(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control);
 DecodedImage decode_webp(std::span<const std::byte> bytes, const ImageLimits& limits, const DecodeControl& control);

@@ -236,8 +236,10 @@ class Container {
       if (stream.codecpar->codec_type != AVMEDIA_TYPE_VIDEO) {
         stream.discard = AVDISCARD_ALL;
       } else if (stream.codecpar->width > 0 && stream.codecpar->height > 0) {
-        check_declared_size(stream.codecpar->width, stream.codecpar->height, limits.pixels, type_);
-        control_.need(decoding_bytes({stream.codecpar->width, stream.codecpar->height}, stream.codecpar->codec_id));
+        const Size size = {stream.codecpar->width, stream.codecpar->height};
+        check_declared_size(size.width, size.height, limits.pixels, type_);
+        control_.declare(size);
+        control_.need(decoding_bytes(size, stream.codecpar->codec_id));
       }
     }
     if (const int status = libav().avformat_find_stream_info(context_, nullptr); status < 0) {
@@ -390,16 +392,31 @@ class LibavFrames final : public VideoFrames {
     const AVStream& stream = container.stream();
     Packet packet(allocated(libav().av_packet_alloc()));
     std::vector<std::int64_t> times;
+    std::vector<std::int64_t> decoded;
     bool timed = true;
+    bool all_shown = true;
+    bool all_decoded = true;
+    std::uint64_t delay = 0;
     while (container.next(*packet)) {
       if ((packet->flags & AV_PKT_FLAG_DISCARD) != 0) continue;
-      const std::int64_t time = packet->pts != AV_NOPTS_VALUE ? packet->pts : packet->dts;
+      const bool shown = packet->pts != AV_NOPTS_VALUE;
+      const std::int64_t time = shown ? packet->pts : packet->dts;
       timed = timed && time != AV_NOPTS_VALUE;
+      all_shown = all_shown && shown;
+      all_decoded = all_decoded && packet->dts != AV_NOPTS_VALUE;
+      if (times.empty() && shown && all_decoded) delay = std::uint64_t(packet->pts) - std::uint64_t(packet->dts);
       times.push_back(time);
+      decoded.push_back(packet->dts);
       if (static_cast<std::int64_t>(times.size()) > limits_.frames) container.refuse("too many frames");
     }
     if (times.empty()) {
       container.refuse(type == MediaType::gif && gif_cut_short(bytes_) ? "cut short" : "no frames in it");
+    }
+    // MPEG's program streams tell of every frame when it is decoded, and of some when they are shown: at the same times,
+    // as much later as the first one, in another order.
+    if (!all_shown && all_decoded) {
+      times = std::move(decoded);
+      for (std::int64_t& time : times) time = static_cast<std::int64_t>(std::uint64_t(time) + delay);
     }
     tick_ = stream.time_base;
     const AVRational rate = stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : AVRational{25, 1};

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "src/vision/patches.h"
+#include "src/vision/sizing.h"
 
 namespace m3::vision {
 
@@ -14,6 +15,9 @@ int exif_orientation(std::span<const std::byte> exif);
 
 // Width and height change places.
 inline bool turns_sideways(int orientation) { return orientation >= 5; }
+inline Size upright(Size stored, int orientation) {
+  return turns_sideways(orientation) ? Size{stored.height, stored.width} : stored;
+}
 
 // The picture as it is to be looked at.
 Picture turn_upright(Picture picture, int orientation);

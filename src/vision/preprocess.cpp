@@ -104,8 +104,7 @@ VideoPlan plan_video(const VideoReader& reader, const VideoOptions& options) {
   check_size_options(options.size);
   check_sampling_options(options.sampling);
   VideoPlan plan;
-  plan.shown = reader.stored();
-  if (turns_sideways(reader.orientation())) std::swap(plan.shown.width, plan.shown.height);
+  plan.shown = upright(reader.stored(), reader.orientation());
   plan.frames = choose_frames(reader.starts(), options.sampling);
   const auto count = static_cast<std::int64_t>(plan.frames.size());
   plan.resized = frame_size(plan.shown, count, options);

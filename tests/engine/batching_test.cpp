@@ -1,4 +1,5 @@
 // What runs together gets what it would get alone.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 namespace m3 {
 namespace {
 
+using engine::LocalEngine;
 using test::alone;
 using test::random_prompt;
 using test::Replies;
@@ -323,6 +325,90 @@ TEST(Batching, AShortPromptIsAnsweredWhileALongOneIsComputed) {
   gate.open();
   replies.wait(requests);
   EXPECT_EQ(order, (std::vector<std::string>{"short begins", "short ends", "long begins", "long ends"}));
+}
+
+TEST(Batching, ANewcomerIsAnsweredWhileThePromptOfManySamplesIsComputed) {
+  for (const int samples : {4, 9, 40}) {
+    Gate gate;
+    const auto engine = small_engine(
+        {.step_tokens = 64, .sequences = 4, .context = 2048, .before_step = [&](std::int64_t) { gate.pass(); }});
+    std::vector<Request> requests = {make_request(1500, 2, 1), make_request(100, 4, 2)};
+    requests[0].samples = samples;
+    Replies replies;
+    std::atomic<bool> large_began = false, overtaken = false;
+    engine->submit(requests[0], [&, sink = replies.sink(0)](const Event& event) {
+      large_began = true;
+      sink(event);
+    });
+    gate.wait_for_arrival();
+    engine->submit(requests[1], [&, sink = replies.sink(1)](const Event& event) {
+      if (event.finish != FinishReason::none) overtaken = !large_began;
+      sink(event);
+    });
+    gate.open();
+    replies.wait(requests);
+    EXPECT_TRUE(overtaken) << samples << " samples";
+    expect_idle(*engine);
+  }
+}
+
+// Requests of more samples than there are places, newcomers between them, and one request that is cancelled
+// before each step in turn: while it waits, computes its prompt, forks, is held back, decodes, or was put back.
+TEST(Batching, ManySamplesChangeNoReplyWhereverOneIsCancelled) {
+  std::vector<Request> requests;
+  std::vector<std::vector<Reply>> expected;
+  const auto model = small_model({});
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    requests.push_back(make_request(std::array{60, 20, 126, 30, 40}[i], 4, i, i % 2 == 0 ? 1.0f : 0.0f));
+    requests.back().samples = std::array{5, 1, 7, 1, 1}[i];
+    std::vector<Reply>& samples = expected.emplace_back();
+    for (int sample = 0; sample < requests.back().samples; ++sample)
+      samples.push_back(alone(*model, requests.back(), sample));
+  }
+  std::int64_t preempted = 0;
+  for (const std::int64_t pages : {0, 3}) {
+    for (const std::size_t victim : {0, 1, 2}) {
+      bool reached = true;
+      for (std::int64_t at = 1; reached; at += 2) {
+        reached = false;
+        LocalEngine* running = nullptr;
+        std::vector<RequestId> ids;
+        Gate gate;
+        const auto engine = small_engine({.step_tokens = 32,
+                                          .sequences = 4,
+                                          .pages = pages,
+                                          .context = 256,
+                                          .prefix_cache = at % 4 == 1,
+                                          .before_step = [&](std::int64_t step) {
+                                            gate.pass();
+                                            if (step != at || reached) return;
+                                            reached = true;
+                                            running->cancel(ids[victim]);
+                                          }});
+        running = engine.get();
+        Replies replies;
+        for (std::size_t i = 0; i < requests.size(); ++i) ids.push_back(engine->submit(requests[i], replies.sink(i)));
+        gate.open();
+        replies.wait(requests);
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+          for (int sample = 0; sample < requests[i].samples; ++sample) {
+            const Reply reply = replies.of(i, sample);
+            const Reply& whole = expected[i][static_cast<std::size_t>(sample)];
+            if (i != victim || reply.finish == FinishReason::length) {
+              expect_equal(reply, whole, fmt::format("request {} sample {}, cancelled at {}", i, sample, at));
+              continue;
+            }
+            EXPECT_EQ(reply.finish, FinishReason::cancelled);
+            EXPECT_EQ(reply.events_after_the_last, 0);
+            EXPECT_TRUE(std::ranges::equal(reply.ids, std::span(whole.ids).first(reply.ids.size())));
+          }
+        }
+        expect_idle(*engine);
+        preempted += engine->statistics().preemptions;
+      }
+    }
+  }
+  EXPECT_GT(preempted, 0);
 }
 
 TEST(Batching, WhenTheThreadFailsEverybodyIsTold) {

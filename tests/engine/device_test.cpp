@@ -19,7 +19,6 @@ namespace {
 
 using test::DeviceJudge;
 using test::small_engine;
-using test::small_model;
 
 const std::vector<std::string> all_tensors = {"logits",    "hidden",     "final_norm",
                                               "block_ids", "expert_ids", "expert_weights"};
@@ -44,6 +43,17 @@ void expect_equal(const Trace& trace, const Trace& expected) {
     EXPECT_EQ(trace.at(name).shape, tensor.shape) << name;
     EXPECT_TRUE(trace.at(name).bytes == tensor.bytes) << name;
   }
+}
+
+TEST(DefaultPatches, ByTheMemoryOfAGpu) {
+  ThreadPool threads(1);
+  const auto on = [&](std::int64_t bytes) {
+    return default_vision_patches(DeviceJudge(ops::make_backend({.name = "scalar"}, threads), bytes));
+  };
+  EXPECT_EQ(on(std::int64_t{80} << 30), 65536);
+  EXPECT_EQ(on(std::int64_t{64} << 30), 65536);
+  EXPECT_EQ(on(std::int64_t{48} << 30), 20736);
+  EXPECT_EQ(default_vision_patches(*ops::make_backend({.name = "scalar"}, threads)), 65536);
 }
 
 class DeviceGolden : public testing::TestWithParam<const char*> {};

@@ -357,6 +357,16 @@ TEST(Engine, RefusesWhatCannotRunByName) {
   expect(with([](Request& r) { r.logprobs = 5000; }), "logprobs 5000");
 }
 
+// 3584 x 3584 pixels, without a flag. The model that ships may run on a small GPU, which plans for less.
+TEST(Engine, TheLargestPictureIsPlannedFor) {
+  EngineOptions on_host = options();
+  on_host.device = "cpu";
+  on_host.cache_bytes = std::int64_t{64} << 20;
+  EXPECT_EQ(Engine::load(on_host)->info().media.max_patches, 3584 / 14 * (3584 / 14));
+  on_host.max_picture_patches = 2048;
+  EXPECT_EQ(Engine::load(on_host)->info().media.max_patches, 2048);
+}
+
 TEST(Engine, LoadingRefusesByName) {
   const auto error_of = [](auto change) -> std::string {
     EngineOptions changed = options();

@@ -8,6 +8,7 @@
 #include <future>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "src/base/error.h"
 #include "src/checkpoint/seeded_weights.h"
@@ -322,6 +323,47 @@ TEST(Pictures, TwoRequestsShareTheWork) {
   EXPECT_EQ(engine->statistics().media_encoded, 1);
   EXPECT_EQ(engine->statistics().media_reused, 1);
   EXPECT_EQ(engine->statistics().media_pieces, large_pieces);
+}
+
+// Those of a prompt and of other prompts, as many as are worth a pass; a large one has its own.
+TEST(Pictures, SmallOnesAreSeenTogether) {
+  const std::vector<Request> requests = {
+      request_with({picture(1, 4, 6, 1), picture(1, 2, 2, 2), picture(1, 4, 6, 1)}, 20, 1, 3),
+      request_with({picture(1, 2, 4, 3), picture(1, 16, 16, 4), picture(1, 4, 4, 5)}, 50, 2, 3),
+      request_with({picture(1, 2, 2, 2), picture(1, 2, 6, 6)}, 7, 3, 3)};
+  for (const std::string device : {"auto", "walled"}) {
+    const std::vector<std::vector<Reply>> expected = alone(requests, device == "auto" ? "auto" : "scalar");
+    // 24 + 4 + 8 + 16 + 12 = 64 patches of small ones.
+    for (const auto& [company, passes] : {std::pair{64, 2}, std::pair{63, 3}, std::pair{1, 6}}) {
+      test::DeviceJudge::Counts counts;
+      Gate gate;
+      std::promise<void> in_step;
+      bool first = true;
+      const auto wait_in_step = [&, open = gate.hook()](std::int64_t tokens) {
+        if (std::exchange(first, false)) in_step.set_value();
+        open(tokens);
+      };
+      model::VisionBlocks blocks;
+      blocks.company = company;
+      const auto engine = small_engine({.device = device,
+                                        .counts = &counts,
+                                        .vision = true,
+                                        .picture_piece = std::numeric_limits<double>::infinity(),
+                                        .vision_blocks = blocks,
+                                        .before_step = wait_in_step});
+      Replies replies;
+      engine->submit(request_with({}, 5, 4, 1), [](const Event&) {});  // the others come while it is read
+      in_step.get_future().wait();
+      for (std::size_t i = 0; i < requests.size(); ++i) engine->submit(requests[i], replies.sink(i));
+      gate.open();
+      replies.wait(requests);
+      for (std::size_t i = 0; i < requests.size(); ++i)
+        expect_equal(replies.of(i), expected[i][0], fmt::format("{}, {}, request {}", device, company, i));
+      EXPECT_EQ(engine->statistics().media_encoded, 6) << device;
+      EXPECT_EQ(engine->statistics().media_reused, 2) << device;
+      EXPECT_EQ(engine->statistics().media_pieces, passes) << device << ", " << company;
+    }
+  }
 }
 
 // Text of more than a page before a picture is read while the picture is being seen.

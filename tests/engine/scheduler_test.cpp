@@ -18,9 +18,9 @@ struct Job : Schedulable {
   Job(kv::PagePool& pool, Rank where, std::int64_t prompt_tokens, std::int64_t reply_tokens)
       : Schedulable(pool), prompt(prompt_tokens), reply(reply_tokens) {
     rank = where;
-    // Each job's ids are its own.
-    tokens.assign(static_cast<std::size_t>(prompt), static_cast<TokenId>(where.request));
   }
+  // Each request's ids are its own.
+  void take_prompt() { tokens.assign(static_cast<std::size_t>(prompt), static_cast<TokenId>(rank.request)); }
   std::int64_t ready() const override { return std::clamp<std::int64_t>(known - pages.length(), 0, pending()); }
   std::int64_t prompt, reply;
   std::int64_t known = std::int64_t{1} << 40;  // tokens that may be computed
@@ -28,15 +28,38 @@ struct Job : Schedulable {
   bool done() const { return static_cast<std::int64_t>(tokens.size()) == prompt + reply; }
 };
 
+RequestId request_of(const std::unique_ptr<Job>& job) { return job->rank.request; }
+
 class Simulation {
  public:
   Simulation(const SchedulerLimits& of, std::int32_t pages, bool cached = false)
       : limits(of), pool(layout(), pages), tree(pool, "m"), scheduler(of, pool, cached ? &tree : nullptr) {}
 
-  Job& add(std::int64_t prompt, std::int64_t reply, int priority = 0) {
-    jobs.push_back(std::make_unique<Job>(pool, Rank{priority, jobs.size() + 1, 0}, prompt, reply));
-    scheduler.enqueue(*jobs.back());
-    return *jobs.back();
+  // The first sample; the others stand behind it in `jobs`.
+  Job& add(std::int64_t prompt, std::int64_t reply, int priority = 0, int samples = 1) {
+    const std::size_t first = jobs.size();
+    ++requests;
+    for (int sample = 0; sample < samples; ++sample)
+      jobs.push_back(std::make_unique<Job>(pool, Rank{priority, requests, sample}, prompt, reply));
+    begin(first);
+    return *jobs[first];
+  }
+
+  // The sample takes the prompt, with those after it as its followers.
+  void begin(std::size_t index) {
+    Job& job = *jobs[index];
+    job.take_prompt();
+    job.followers = static_cast<int>(std::ranges::count(jobs, job.rank.request, request_of)) - job.rank.sample - 1;
+    scheduler.enqueue(job);
+  }
+
+  // All samples of a request, whatever their state.
+  void cancel(RequestId request) {
+    for (const auto& job : jobs) {
+      if (job->rank.request != request || job->done()) continue;
+      scheduler.remove(*job);
+      job->reply = static_cast<std::int64_t>(job->tokens.size()) - job->prompt;
+    }
   }
 
   // Plans, checks what holds for every plan, and lets each draw append a token.
@@ -68,16 +91,30 @@ class Simulation {
     }
     ++steps;
     preemptions += plan.preempted;
+    for (const Chunk& chunk : plan.chunks) scheduler.computed(chunk);
+    std::vector<Job*> ended;
     for (const Chunk& chunk : plan.chunks) {
-      scheduler.computed(chunk);
-      if (chunk.draws == 0) continue;
-      auto& job = static_cast<Job&>(*chunk.item);
-      job.tokens.push_back(static_cast<TokenId>(job.rank.request));
-      if (job.first_token_step < 0) job.first_token_step = steps;
-      if (!job.done()) continue;
-      job.last_step = steps;
-      scheduler.remove(job);
+      const auto index = static_cast<std::size_t>(
+          std::ranges::find(jobs, chunk.item, [](const auto& job) -> Schedulable* { return job.get(); }) -
+          jobs.begin());
+      for (int i = 0; i < chunk.draws; ++i) {
+        Job& job = *jobs[index + static_cast<std::size_t>(i)];
+        if (i > 0) job.take_prompt();
+        job.tokens.push_back(static_cast<TokenId>(job.rank.request));
+        if (job.first_token_step < 0) job.first_token_step = steps;
+        if (job.done()) {
+          job.last_step = steps;
+          ended.push_back(&job);
+        } else if (i > 0) {
+          scheduler.fork(*chunk.item, job, copies);
+        }
+      }
+      if (chunk.draws == 0 || chunk.item->followers == 0) continue;
+      EXPECT_LE(chunk.draws - 1, chunk.item->followers);
+      if (chunk.draws - 1 < chunk.item->followers) begin(index + static_cast<std::size_t>(chunk.draws));
+      chunk.item->followers = 0;
     }
+    for (Job* job : ended) scheduler.remove(*job);
     return plan;
   }
 
@@ -92,6 +129,8 @@ class Simulation {
   kv::PrefixTree tree;
   Scheduler scheduler;
   std::vector<std::unique_ptr<Job>> jobs;
+  RequestId requests = 0;
+  std::vector<kv::SequencePages::Copy> copies;
   int steps = 0;
   std::int64_t preemptions = 0;
 };
@@ -186,17 +225,61 @@ TEST(Scheduler, APromptIsNotBegunBeforeAllOfItFits) {
 }
 
 TEST(Scheduler, FollowersTakePlacesBeforeLaterRequests) {
-  Simulation simulation({.tokens = 64, .sequences = 4}, 16);
-  Job& leader = simulation.add(100, 5);
-  leader.followers = 2;
-  simulation.add(10, 5);
-  Job& third = simulation.add(10, 5);
+  Simulation simulation({.tokens = 64, .sequences = 6}, 16);
+  Job& leader = simulation.add(90, 5, 0, 3);
+  for (int i = 0; i < 3; ++i) simulation.add(10, 50);
+  Job& fifth = simulation.add(10, 5);
   simulation.step();
-  EXPECT_EQ(third.state, Schedulable::State::waiting);
-  const Plan plan = simulation.scheduler.plan();
+  EXPECT_EQ(fifth.state, Schedulable::State::waiting);
+  const Plan plan = simulation.step();
   const auto chunk = std::ranges::find(plan.chunks, &leader, &Chunk::item);
   ASSERT_NE(chunk, plan.chunks.end());
   EXPECT_EQ(chunk->draws, 3);
+  EXPECT_EQ(fifth.state, Schedulable::State::waiting);
+  simulation.run_all(200);
+}
+
+// More samples than there are places keep nobody from beginning while their prompt is computed.
+TEST(Scheduler, ManySamplesLeaveHalfThePlaces) {
+  for (const std::int64_t sequences : {2, 3, 4, 8, 64}) {
+    for (const std::int64_t samples : {sequences, 2 * sequences, 5 * sequences}) {
+      Simulation simulation({.tokens = 64 + sequences, .sequences = sequences}, 2048);
+      const Job& large = simulation.add(6400, 20, 0, static_cast<int>(samples));
+      simulation.step();
+      const std::int64_t half = sequences / 2;
+      std::vector<const Job*> newcomers;
+      for (std::int64_t i = 0; i < half; ++i) newcomers.push_back(&simulation.add(8, 3));
+      simulation.step();
+      EXPECT_EQ(std::ssize(simulation.scheduler.running()), 1 + half);
+      while (large.first_token_step < 0 && simulation.steps < 1000) simulation.step();
+      for (const Job* job : newcomers) EXPECT_TRUE(job->done()) << sequences << " places, " << samples << " samples";
+      EXPECT_EQ(std::ssize(simulation.scheduler.running()), sequences);  // nobody else wants them
+      simulation.run_all(2000);
+    }
+  }
+}
+
+// Beside a stream of newcomers every request's samples get done, each further half of the places behind as many newer
+// requests; and no newcomer waits for all of them.
+TEST(Scheduler, ManySamplesAndNewcomersTakeTurns) {
+  Simulation simulation({.tokens = 64, .sequences = 8}, 512);
+  std::vector<const Job*> large;
+  for (int i = 0; i < 3; ++i) {
+    simulation.add(500, 40, 0, 24);
+    large.push_back(simulation.jobs.back().get());
+  }
+  const std::size_t first_newcomer = simulation.jobs.size();
+  while (std::ranges::any_of(large, [](const Job* last) { return !last->done(); }) && simulation.steps < 20'000) {
+    if (simulation.scheduler.waiting() < 20) simulation.add(30, 40);
+    simulation.step();
+  }
+  for (const Job* last : large) {
+    EXPECT_TRUE(last->done());
+    EXPECT_LT(simulation.jobs[first_newcomer]->last_step, last->first_token_step);
+    // The last four of its samples: behind as many requests as there are samples before them.
+    EXPECT_GT(last->first_token_step, simulation.jobs[first_newcomer + 15]->first_token_step);
+  }
+  simulation.run_all(50'000);
 }
 
 TEST(Scheduler, PromptRowsAreBounded) {
@@ -216,7 +299,7 @@ TEST(Scheduler, PromptRowsAreBounded) {
   EXPECT_EQ(chunks, 7);
 }
 
-// Random loads over small pools: everything ends, nothing leaks, and what was said above holds in every step.
+// Random loads over small pools, some of many samples, some cancelled in whatever state: everything ends, nothing leaks, and what was said above holds in every step.
 TEST(Scheduler, RandomLoadsEnd) {
   for (std::uint32_t seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
@@ -229,16 +312,11 @@ TEST(Scheduler, RandomLoadsEnd) {
     const std::int64_t context = std::int64_t{pages} * 128;
     for (int i = 0; i < 30; ++i) {
       const std::int64_t prompt = pick(1, context - 1);
-      simulation.add(prompt, std::min(context - prompt, pick(1, 200)), static_cast<int>(pick(0, 2)));
+      const auto samples = static_cast<int>(pick(0, 3) == 0 ? pick(2, 3 * sequences + 2) : 1);
+      simulation.add(prompt, std::min(context - prompt, pick(1, 200)), static_cast<int>(pick(0, 2)), samples);
       for (std::int64_t step = pick(0, 20); step > 0 && !simulation.scheduler.running().empty(); --step)
         simulation.step();
-      if (pick(0, 9) == 0) {
-        Job& gone = *simulation.jobs[static_cast<std::size_t>(pick(0, i))];
-        if (!gone.done()) {
-          simulation.scheduler.remove(gone);
-          gone.reply = static_cast<std::int64_t>(gone.tokens.size()) - gone.prompt;
-        }
-      }
+      if (pick(0, 4) == 0) simulation.cancel(static_cast<RequestId>(pick(1, i + 1)));
     }
     simulation.run_all(100'000);
     if (testing::Test::HasFailure()) FAIL() << "seed " << seed;

@@ -119,6 +119,45 @@ TEST(MediaLoader, LimitsOfThePromptAndTheMachine) {
   EXPECT_THROW(larger.load_now({picture}, small, no_limit), Error);
 }
 
+// By the size in its header, under both rules: the pixels of these files cannot be decoded.
+TEST(MediaLoader, TooLargeIsKnownBeforeThePixels) {
+  MediaLoader loader({.threads = 1, .cache_bytes = 0});
+  MediaInfo small = model();
+  small.max_patches = 20;
+  for (const std::string name :
+       {"420.jpg", "progressive.jpg", "orientation-6.jpg", "rgb-8.png", "interlaced.png", "lossless-alpha.webp",
+        "animated.webp", "plain.gif", "animated.gif", "24.bmp", "rle8.bmp"}) {
+    SCOPED_TRACE(name);
+    std::string bytes = vision_file("pictures/" + name);
+    if (name.ends_with(".webp")) {  // whose length is in its header too
+      std::fill(bytes.begin() + 60, bytes.end(), '\x55');
+    } else {
+      bytes.resize(name.ends_with(".gif") ? bytes.size() / 3 : bytes.size() - 20);
+    }
+    Reference picture = reference(data_url(bytes));
+    picture.image.size.min_pixels = 100'000;
+    for (const vision::SizeRule rule : {vision::SizeRule::long_side, vision::SizeRule::area}) {
+      picture.image.size.rule = rule;
+      EXPECT_THROW(loader.load_now({picture}, small, no_limit), Error);
+      EXPECT_NE(problem(loader, {picture}), "");
+      EXPECT_EQ(problem(loader, {picture}).find("context"), std::string::npos);
+      EXPECT_NE(problem(loader, {picture}, 1).find("context"), std::string::npos);
+      try {
+        loader.load_now({picture}, small, no_limit);
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("--max-picture-patches"), std::string::npos) << error.what();
+      }
+    }
+  }
+}
+
+// One that is begun on the small pictures' thread and goes on as a large one counts once.
+TEST(MediaLoader, TokensOfAPictureThatBeginsAnew) {
+  MediaLoader loader({.threads = 1, .cache_bytes = 0, .decode_memory_bytes = std::int64_t{16} << 20});
+  const Reference picture = reference(data_url(bitmap(1400, 1400)));  // 2500 tokens; 5.9 MB, more than small ones have
+  EXPECT_EQ(problem(loader, {picture}, 2500), "");
+}
+
 // Room is made of what is only kept for later.
 TEST(MediaLoader, TheCacheGivesWay) {
   MediaLoader loader({.threads = 1, .memory_bytes = 2'000'000, .cache_bytes = 2'000'000});

@@ -131,6 +131,12 @@ TEST(Sizing, WhatIsWrongIsNamed) {
   for (const auto& [body, expected] : cases) EXPECT_EQ(refused(body).substr(0, strlen(expected)), expected) << body;
 }
 
+TEST(MachineDefaults, AThreadForEveryCore) {
+  EXPECT_EQ(with_machine_defaults({}, 96).threads, 96);
+  EXPECT_EQ(with_machine_defaults({}, 0).threads, 1) << "not known";
+  EXPECT_EQ(with_machine_defaults({.threads = 3}, 96).threads, 3);
+}
+
 TEST(Limits, InBothSpellings) {
   const auto limits = [](const std::vector<std::string>& words) {
     MediaOptions options;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <future>
 
 #include "tests/support/temporary_directory.h"
@@ -331,6 +332,36 @@ TEST(Http, AFullQueueIsSaid) {
   EXPECT_EQ(response.status, 503);
   EXPECT_TRUE(response.headers.contains("retry-after"));
   EXPECT_EQ(Json::parse(response.body)["error"]["code"], "queue_full");
+}
+
+// Bytes of this process in memory that no file stands behind.
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("RssAnon:")) return 1024 * std::stoll(line.substr(8));
+  }
+  return 0;
+}
+
+// The system has it back once it is read, while the reply is still made.
+TEST(Http, ALargeBodyLeavesNoMemoryBehind) {
+  if (test::under_sanitizer) GTEST_SKIP() << "sanitizers keep freed memory";
+  TestServer server([](const Request&, int) {
+    return test::ScriptedEngine::Reply{"a b c d", std::chrono::minutes(10)};
+  });
+  std::int64_t before = 0;
+  HttpClient client = server.connect();
+  {
+    // A million small values and then spaces: memory of many small pieces, and one large one.
+    std::string body = R"({"prompt": "hi", "metadata": [0)";
+    for (int i = 0; i < 1'000'000; ++i) body += ",[]";
+    body += "]" + std::string(std::size_t{16} << 20, ' ') + "}";
+    before = resident_bytes() - std::ssize(body);
+    client.send(test::request_bytes("POST", "/v1/completions", body));
+  }
+  ASSERT_TRUE(test::eventually([&] { return server.engine().statistics().running == 1; }));
+  EXPECT_TRUE(test::eventually([&] { return resident_bytes() - before < (std::int64_t{12} << 20); }))
+      << (resident_bytes() - before) / 1e6 << " MB";
 }
 
 }  // namespace

@@ -63,6 +63,44 @@ TEST_F(Lists, AreStreamedSo) {
   for (std::size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(texts[i], fmt::format("number {} 0", i));
 }
 
+// Every chunk counts what has come of all choices so far, a prompt once whatever its samples.
+TEST_F(Lists, UsageIsSummedAsItComes) {
+  server.engine().most_waiting = 8;
+  for (const int max_tokens : {50, 0}) {  // 0: the prompts alone
+    Json list = body(40, 3, true);
+    list["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+    list["return_token_ids"] = true;
+    list["echo"] = max_tokens == 0;
+    list["max_tokens"] = max_tokens;
+    std::set<std::size_t> prompts;
+    std::size_t prompt_tokens = 0, tokens = 0, last_prompt = 0, last = 0;
+    for (const std::string& event : server.post("/v1/completions", list).events()) {
+      if (event == "[DONE]") continue;
+      const Json chunk = Json::parse(event);
+      const Json& usage = chunk.at("usage");
+      for (const Json& choice : chunk["choices"]) {
+        if (prompts.insert(choice["index"].get<std::size_t>() / 3).second)
+          prompt_tokens += choice.at("prompt_token_ids").size();
+        if (max_tokens > 0) tokens += choice["token_ids"].size();
+      }
+      last_prompt = usage["prompt_tokens"];
+      last = usage["completion_tokens"];
+      EXPECT_GE(last_prompt, prompt_tokens);
+      EXPECT_GE(last, tokens);
+      EXPECT_EQ(usage["total_tokens"], last + last_prompt);
+    }
+    EXPECT_EQ(prompts.size(), 40u);
+    EXPECT_EQ(last_prompt, prompt_tokens);
+    EXPECT_EQ(last, tokens);
+    list["stream"] = false;
+    list.erase("stream_options");
+    const Json whole = server.json("/v1/completions", list)["usage"];
+    EXPECT_EQ(whole["prompt_tokens"], last_prompt);
+    EXPECT_EQ(whole["completion_tokens"], last);
+    EXPECT_EQ(last > 0, max_tokens > 0);
+  }
+}
+
 TEST_F(Lists, AreRefusedWhereNotOneFits) {
   server.engine().most_waiting = 0;
   EXPECT_EQ(server.post("/v1/completions", body(5, 1, false)).status, 503);

@@ -77,7 +77,29 @@ TEST(DecodeControl, EveryKindTellsItsMemoryAndCanBeStopped) {
       ++count;
     }
   }
-  EXPECT_GE(count, 66);
+  EXPECT_GE(count, 80);
+}
+
+// By its header alone, so that whoever waits can refuse it before there is work: nothing is asked for or looked at first.
+TEST(DecodeControl, APictureTellsItsSizeFirst) {
+  for (const auto& path : files("pictures")) {
+    SCOPED_TRACE(path.filename());
+    const std::vector<std::byte> bytes = read_bytes(path);
+    const DecodedImage image = decode_image(bytes);
+    Size told;
+    DecodeControl control;
+    control.check = [] { ADD_FAILURE() << "it works before it tells the size"; };
+    control.reserve = [](std::int64_t) { ADD_FAILURE() << "it takes memory before it tells the size"; };
+    control.sized = [&](Size size) {
+      told = size;
+      throw Stop();
+    };
+    // FFmpeg reads the blocks' headers of a GIF through a function that checks.
+    if (image.type == MediaType::gif) control.check = {};
+    EXPECT_THROW(decode_image(bytes, {}, control), Stop);
+    const bool behind = path.filename() == "orientation-6.png";  // its orientation stands behind the pixels
+    EXPECT_EQ(told, behind ? image.stored : (Size{image.picture.width, image.picture.height}));
+  }
 }
 
 // Of many passes, of rows that are held, of frames: what they take beside the picture.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "m3/error.h"
@@ -299,6 +300,69 @@ TEST(Fetching, FromATrustedHost) {
   EXPECT_EQ(load(base + "/a", options), "picture");
   options.fetch.seconds = 0.3;
   EXPECT_TRUE(contains(error_of(base + "/silent", options), "within 0.3 seconds"));
+}
+
+// OpenSSL's name for a file of authorities that are trusted beside none.
+class Trusting {
+ public:
+  explicit Trusting(const test::Authority& authority) {
+    test::write_file(folder_ / "authority.pem", authority.pem());
+    setenv("SSL_CERT_FILE", (folder_ / "authority.pem").c_str(), 1);
+  }
+  ~Trusting() { unsetenv("SSL_CERT_FILE"); }
+  Trusting(const Trusting&) = delete;
+  Trusting& operator=(const Trusting&) = delete;
+
+ private:
+  test::TemporaryDirectory folder_;
+};
+
+TEST(Fetching, OverTls) {
+  const test::Authority authority, stranger;
+  const Trusting trusting(authority);
+  test::RawServer plain([](const std::string&) { return ok("plain"); });
+  test::RawServer other([](const std::string&) { return ok("moved"); }, authority.sign("IP:127.0.0.1"));
+  const std::string no_goodbye(test::RawServer::no_goodbye);
+  test::RawServer server(
+      [&](const std::string& target) -> std::string {
+        if (target == "/a") return ok("picture");
+        if (target == "/until-the-end") return "HTTP/1.1 200 OK\r\n\r\npicture";
+        if (target == "/abrupt") return ok("picture") + no_goodbye;
+        if (target == "/cut") return "HTTP/1.1 200 OK\r\n\r\npict" + no_goodbye;
+        if (target == "/to-a") return redirect("/a");
+        if (target == "/to-other") return redirect("https://" + other.host() + "/");
+        if (target == "/to-plain") return redirect("http://" + plain.host() + "/");
+        return redirect("https://10.0.0.1/");
+      },
+      authority.sign("IP:127.0.0.1"));
+  test::RawServer to_tls([&](const std::string&) { return redirect("https://" + server.host() + "/a"); });
+  const std::string base = "https://" + server.host();
+  SourceOptions options;
+  options.web = true;
+  options.fetch.seconds = 60;
+  EXPECT_TRUE(contains(error_of(base + "/a", options), "no public address"));
+  options.fetch.private_hosts = {server.host(), other.host(), plain.host(), to_tls.host()};
+  EXPECT_EQ(load(base + "/a", options), "picture");
+  EXPECT_EQ(load(base + "/to-a", options), "picture");
+  EXPECT_EQ(load(base + "/to-other", options), "moved");
+  EXPECT_EQ(load(base + "/to-plain", options), "plain");
+  EXPECT_EQ(load("http://" + to_tls.host() + "/", options), "picture");
+  EXPECT_TRUE(contains(error_of(base + "/to-inside", options), "no public address"));
+  // A reply without a length ends with TLS's own end and with nothing else.
+  EXPECT_EQ(load(base + "/until-the-end", options), "picture");
+  EXPECT_EQ(load(base + "/abrupt", options), "picture");
+  EXPECT_TRUE(contains(error_of(base + "/cut", options), "broke off"));
+
+  const auto refused = [&](const test::Certificate& certificate) {
+    test::RawServer false_one([](const std::string&) { return ok("picture"); }, certificate);
+    options.fetch.private_hosts = {false_one.host()};
+    EXPECT_TRUE(contains(error_of("https://" + false_one.host() + "/a", options), "no trusted connection"));
+    EXPECT_EQ(false_one.requests(), 0) << "nothing was asked of it";
+  };
+  refused(stranger.sign("IP:127.0.0.1"));
+  refused(authority.sign("IP:127.0.0.2"));
+  refused(authority.sign("DNS:localhost"));
+  refused(authority.sign("IP:127.0.0.1", -60));
 }
 
 }  // namespace

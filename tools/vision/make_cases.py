@@ -1,29 +1,27 @@
-"""Writes the reference data of tests/vision: make_cases.py tests/data/vision
+"""Writes the reference data of tests/vision about sizes and patches: make_cases.py tests/data/vision
 
-What is expected comes from public implementations: sizes and patches from the transformers processor of the model,
-resizing from torchvision, decoded pictures from Pillow, frames from PyAV. Pictures that are inputs of the processor are
-not stored: the tests make the same ones (pattern(), below, has a twin in tests/vision/cases.h).
+What is expected comes from public implementations: sizes of the area rule and patches from the transformers processor
+of the model, sizes of the long-side rule from SGLang's, resizing from torchvision. Pictures that are inputs of the
+processor are not stored: the tests make the same ones (pattern(), below, has a twin in tests/vision/cases.h).
+make_files.py writes the rest.
 """
 
+import ast
 import hashlib
+import importlib.util
 import json
-import lzma
 import math
 import sys
+import typing
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
-from safetensors.numpy import save
+from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as tvF
-from transformers.image_transforms import convert_to_rgb
 from transformers.models.minimax_m3_vl.image_processing_minimax_m3_vl import MiniMaxM3VLImageProcessor, smart_resize
 from transformers.models.minimax_m3_vl.video_processing_minimax_m3_vl import MiniMaxM3VLVideoProcessor
-
-import sample_files
-
 
 def pattern(kind, width, height, seed):
     """A picture that the tests can make again: [height, width, 3] uint8."""
@@ -42,16 +40,26 @@ def pattern(kind, width, height, seed):
     raise ValueError(kind)
 
 
-def long_side(height, width, cap=2016, floor=112, factor=28):
-    """The long-side rule as the servers describe it, in Python's arithmetic."""
-    cap = cap // factor * factor
-    longer, shorter = max(height, width), min(height, width)
-    scale = 1
-    if longer > cap:
-        scale = cap / longer
-    elif shorter < floor:
-        scale = min(floor / shorter, cap / longer)
-    return tuple(max(factor, round(side * scale / factor) * factor) for side in (height, width))
+def sglang_rule():
+    """The function (height, width, factor, cap) -> (height, width) of SGLang's processor of the model.
+
+    It is taken out of its file by name, with the file's constants: what else the file imports needs a GPU's packages.
+    """
+    package = Path(importlib.util.find_spec("sglang").origin).parent
+    text = (package / "srt/multimodal/processors/minimax_m3_vl.py").read_text()
+    body = ast.parse(text).body
+    constants = [n for n in body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)]
+    function = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "_compute_aligned_size"]
+    names = {"math": math, **vars(typing)}
+    exec(compile(ast.Module(constants + function, []), "minimax_m3_vl.py", "exec"), names)
+    return names["_compute_aligned_size"]
+
+
+sglang_size = sglang_rule()
+
+
+def long_side(height, width, cap=2016):
+    return sglang_size(height, width, 28, cap)
 
 
 def size_cases(rng):
@@ -134,20 +142,6 @@ def video_cases():
     return cases
 
 
-def decoded(path):
-    """What the processor would see of a file: [height, width, 3] uint8."""
-    image = Image.open(path)
-    image.seek(0)
-    if image.mode.startswith("I"):  # Pillow clips 16-bit grey; keep the upper 8 bits instead
-        levels = (np.array(image).astype(np.uint32) >> 8).astype(np.uint8)
-        return np.repeat(levels[..., None], 3, -1)
-    return np.array(convert_to_rgb(ImageOps.exif_transpose(image)))
-
-
-def save_packed(tensors, path):
-    path.write_bytes(lzma.compress(save(tensors), preset=9))
-
-
 def main(out):
     out.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(3)
@@ -155,22 +149,6 @@ def main(out):
         file.write("\n".join(size_cases(rng)) + "\n")
     cases = {"pictures": picture_cases(), "videos": video_cases()}
     (out / "processor.json").write_text(json.dumps(cases, indent=1) + "\n")
-
-    pictures = out / "pictures"
-    pictures.mkdir(exist_ok=True)
-    names = sample_files.write_pictures(pictures)
-    tensors = {name: np.ascontiguousarray(decoded(pictures / name)) for name in names}
-    save_packed(tensors, out / "pictures.safetensors.xz")
-
-    videos = out / "videos"
-    videos.mkdir(exist_ok=True)
-    tensors = {}
-    for name, (times, frames) in sample_files.write_videos(videos).items():
-        kept = sorted({0, len(times) // 2, len(times) - 1})
-        tensors[name + "/times"] = np.array(times, dtype=np.float64)
-        tensors[name + "/kept"] = np.array(kept, dtype=np.int32)
-        tensors[name + "/frames"] = np.ascontiguousarray(frames[kept])
-    save_packed(tensors, out / "videos.safetensors.xz")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
-"""Small picture and video files of every kind that m3 reads."""
+"""Small picture and video files of every kind that m3 reads.
+
+A file that is there already stays as it is: encoders change from version to version.
+"""
 
 import io
 import struct
+import subprocess
+import tempfile
 import zlib
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -74,11 +80,56 @@ def bmp_bytes(width, height, depth, compression, data, masks=(), palette=b"", he
     return b"BM" + struct.pack("<IHHI", at + len(data), 0, 0, at) + info + extra + palette + data
 
 
+def write_new(path, data):
+    if not path.exists():
+        path.write_bytes(data)
+
+
+def apng_bytes(frames, default=None):
+    """Frames [height, width, 3] as an animated PNG; readers that know no animation show `default`, or the first one."""
+    out, body = b"", png_bytes(frames[0] if default is None else default, 8, 2)
+    head, data = body[:33], body[33:-12]
+    height, width = frames[0].shape[:2]
+    number = 0
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    def control():
+        nonlocal number
+        number += 1
+        return chunk(b"fcTL", struct.pack(">IIIIIHHBB", number - 1, width, height, 0, 0, 1, 5, 0, 0))
+
+    out = head + chunk(b"acTL", struct.pack(">II", len(frames), 0))
+    out += control() + data if default is None else data
+    for frame in frames[1:] if default is None else frames:
+        out += control()
+        pixels = png_bytes(frame, 8, 2)[33 + 8:-12 - 4]
+        out += chunk(b"fdAT", struct.pack(">I", number) + pixels)
+        number += 1
+    return out + body[-12:]
+
+
+def ycck_jpeg(image):
+    """`image` is CMYK; its levels are stored as if they were YCCK's, which Adobe's marker says."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=95)
+    data = bytearray(buffer.getvalue())
+    data[data.index(b"Adobe") + 11] = 2
+    return bytes(data)
+
+
+def os2_bmp_bytes(width, height, depth, data, palette=b""):
+    at = 14 + 12 + len(palette)
+    return (b"BM" + struct.pack("<IHHI", at + len(data), 0, 0, at) + struct.pack("<IHHHH", 12, width, height, 1, depth) +
+            palette + data)
+
+
 def write_pictures(folder):
     names = []
 
     def put(name, data):
-        (folder / name).write_bytes(data)
+        write_new(folder / name, data)
         names.append(name)
 
     def save(name, image, **options):
@@ -97,6 +148,7 @@ def write_pictures(folder):
     save("progressive.jpg", rgb, format="JPEG", quality=80, progressive=True)
     save("grey.jpg", grey, format="JPEG", quality=80)
     save("cmyk.jpg", rgb.convert("CMYK"), format="JPEG", quality=95)
+    put("ycck.jpg", ycck_jpeg(rgb.convert("CMYK")))
     for orientation in range(1, 9):
         exif = b"Exif\0\0" + exif_block(orientation, "<>"[orientation % 2])
         save(f"orientation-{orientation}.jpg", Image.fromarray(scene(21, 13)), format="JPEG", quality=90, exif=exif)
@@ -115,11 +167,14 @@ def write_pictures(folder):
     put("rgba-8.png", png_bytes(alpha, 8, 6))
     put("rgba-16.png", png_bytes(deep, 16, 6))
     put("grey-alpha-8.png", png_bytes(alpha[..., 1:3], 8, 4))
+    put("grey-alpha-16.png", png_bytes(deep[..., :2], 16, 4))
     put("grey-key.png", png_bytes(index % 250, 8, 0, transparent=struct.pack(">H", 17)))
     put("rgb-key.png", png_bytes(np.repeat(index % 9 * 20, 3, -1), 8, 2, transparent=struct.pack(">HHH", 40, 40, 40)))
     put("interlaced.png", png_bytes(alpha, 8, 6, interlace=True))
     put("interlaced-palette-2.png", png_bytes(index % 4, 2, 3, colours[:12], interlace=True))
     put("interlaced-1x1.png", png_bytes(scene(1, 1), 8, 2, interlace=True))
+    put("animated.png", apng_bytes([scene(21, 13, step) for step in range(3)]))
+    put("animated-default.png", apng_bytes([scene(21, 13, step) for step in (1, 2)], scene(21, 13)))
     put("orientation-6.png", png_bytes(scene(21, 13), 8, 2, exif=exif_block(6)))
 
     save("lossless.webp", rgb, format="WEBP", lossless=True)
@@ -157,6 +212,14 @@ def write_pictures(folder):
     # Runs, a literal with padding, the end of a line.
     runs = b"".join(bytes((4, n, 0, 3, 1, 2, 3, 0, 3, 15 - n, 0, 0)) for n in range(6)) + b"\0\1"
     put("rle8.bmp", bmp_bytes(10, 6, 8, 1, runs, palette=table))
+    # Runs of two colours, of odd lengths; literals of 3 and 4 with their padding; the end of a line.
+    runs = b"".join(bytes((3, n << 4 | 9, 0, 4, n << 4 | 1, 0x23, 0, 3, 0xAB, n << 4, 0, 0)) for n in range(6)) + b"\0\1"
+    put("rle4.bmp", bmp_bytes(10, 6, 4, 2, runs, palette=table))
+    padded = np.zeros((23, 112), dtype=np.uint8)
+    padded[:, :111] = scene(37, 23)[::-1, :, ::-1].reshape(23, 111)
+    put("os2-24.bmp", os2_bmp_bytes(37, 23, 24, padded.tobytes()))
+    three = b"".join(table[4 * c:4 * c + 3] for c in range(16))
+    put("os2-4.bmp", os2_bmp_bytes(10, 6, 4, packed, three))
     return names
 
 
@@ -184,6 +247,17 @@ def encode(frames, codec, container, times, base, options, pixel_format="yuv420p
     return buffer.getvalue()
 
 
+def ogg_theora(frames):
+    """By the program ffmpeg, since PyAV brings no encoder of it: ten frames a second."""
+    height, width = frames[0].shape[:2]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out.ogv"
+        subprocess.run(["ffmpeg", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
+                        "-r", "10", "-i", "-", "-c:v", "libtheora", "-q:v", "6", "-pix_fmt", "yuv420p", str(path)],
+                       input=np.stack(frames).tobytes(), check=True)
+        return path.read_bytes()
+
+
 def reference(data):
     """Times from the first frame, and all frames as PyAV decodes them."""
     times, frames = [], []
@@ -198,8 +272,8 @@ def write_videos(folder):
     result = {}
 
     def put(name, data, expected=None):
-        (folder / name).write_bytes(data)
-        result[name] = expected or reference(data)
+        write_new(folder / name, data)
+        result[name] = expected or reference((folder / name).read_bytes())
 
     scenes = [scene(64, 48, step) for step in range(11)]
     tenth = Fraction(1, 10)
@@ -221,6 +295,18 @@ def write_videos(folder):
     turned = rotate_track(upright, (0, one, 0, -one, 0, 0, 0, 0, 1 << 30))
     times, frames = reference(upright)
     put("turned.mp4", turned, (times, np.rot90(frames, -1, (1, 2))))
+
+    small = [scene(48, 32, step) for step in range(5)]
+    rate = Fraction(1, 25)
+    put("mpeg1.mpg", encode(small, "mpeg1video", "mpeg", range(5), rate, {"b": "60000"}))
+    put("mpeg2.mpg", encode(small, "mpeg2video", "vob", range(5), rate, {"b": "60000", "bf": "2"}))
+    put("flv1.flv", encode(small, "flv1", "flv", range(5), tenth, {"b": "200000"}))
+    put("wmv2.wmv", encode(small, "wmv2", "asf", range(5), tenth, {"b": "40000"}))
+    put("vp8.webm", encode(small, "libvpx", "webm", range(5), tenth, {"crf": "40", "b": "40000"}))
+    put("theora.ogv", ogg_theora(small))
+    # Every level is kept.
+    put("lossless.mov", encode(small, "qtrle", "mov", range(5), tenth, {}, "rgb24"),
+        ([step / 10 for step in range(5)], np.stack(small)))
 
     few = [Image.fromarray(s).quantize(16) for s in scenes[:4]]
     buffer = io.BytesIO()

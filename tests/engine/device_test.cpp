@@ -316,7 +316,7 @@ TEST(Device, WhatTheBackendDoesNotTakeIsSaidAtLoading) {
 TEST(Device, ATowerThatTheBackendDoesNotTakeIsLeftOut) {
   DeviceJudge::Counts counts;
   counts.most_hidden = 159;  // the tower's is 160
-  const auto model = small_model({.device = "walled", .counts = &counts, .vision = true});
+  const auto model = test::small_model({.device = "walled", .counts = &counts, .vision = true});
   EXPECT_EQ(model->tower(), nullptr);
   EXPECT_EQ(model->no_pictures(), "hidden_size is too large; take --device cpu");
 }

@@ -131,7 +131,7 @@ TEST(Http, LimitsOfHeadsAndBodies) {
     EXPECT_EQ(client.receive().status, 413);
   }
   std::vector<std::string> many;
-  for (int i = 0; i < 10'000; ++i) many.push_back("A: b");
+  for (int i = 0; i < 10'000; ++i) many.emplace_back("A: b");
   EXPECT_EQ(server.connect().request("GET", "/health", "", many).status, 431);
   many.resize(300);
   EXPECT_EQ(server.connect().request("GET", "/health", "", many).status, 431);

@@ -14,7 +14,7 @@ export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1}"
 # Longer golden cases, bit-for-bit comparisons of many runs, and inputs of megabytes: minutes each under a sanitizer
 # (some 40 times slower), and no code that the other cases leave out.
 slow='Golden.Scalar|/(topk16|several_sparse|all_sparse|yarn|init_block|reuse_freq|reuse_pattern|published_names_vision|text_only_save)|Invariance|Ragged|VeryLongPieces|EveryCodePoint|MixedBatch'
-slow="$slow|CompanyPassesAndThreads|ChunksAndThreads|cuda.emulated|Device\.(AGuess|WeightsOf|RepliesOf|EvaluatesAnd)|/unusual_order|AnEvenPicture|SchemasWithTooMuch|(VisionGolden|Tower)\\.Bf16|TraceTensorsHave"
+slow="$slow|CompanyPassesAndThreads|ManySamplesChangeNoReply|ChunksAndThreads|cuda.emulated|Device\.(AGuess|WeightsOf|RepliesOf|EvaluatesAnd)|/unusual_order|AnEvenPicture|SchemasWithTooMuch|(VisionGolden|Tower)\\.Bf16|TraceTensorsHave"
 case $preset in
   asan)
     scripts/build.sh asan all

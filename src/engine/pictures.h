@@ -80,8 +80,8 @@ class PictureEncoder {
   void look_up(const PictureNeed& need);
 
   // A piece of the first missing picture of the first need that has one, and of others that are small enough to be seen
-  // with it. What was begun and is named by no need any more is given up. `wait`: for the device to be done with the piece before; else nothing is done while it is busy.
-  // True: a picture is missing, or has just become complete.
+  // with it. What was begun and is named by no need any more is given up. `wait`: for the device to be done with the
+  // piece before; else nothing is done while it is busy. True: a picture is missing, or has just become complete.
   bool work(std::span<const PictureNeed> needs, bool wait);
 
   // Appends to `runs`, ascending, what positions [first, first + count) take. Errors (internal): it is not there.

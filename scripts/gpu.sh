@@ -1,5 +1,6 @@
 #!/bin/sh
-# What needs nvcc: scripts/gpu.sh test|bench [OPTIONS] on a machine with a GPU, scripts/gpu.sh compile on any.
+# What needs nvcc: scripts/gpu.sh test|bench|gaps [OPTIONS] on a machine with a GPU, scripts/gpu.sh compile on any.
+# gaps runs `m3 bench --device cuda OPTIONS` and tells how long no kernel ran within its passes.
 # bench writes bench/results/GPU-DATE-COMMIT.md too: hardware, driver, command and the table.
 set -eu
 cd "$(dirname "$0")/.."
@@ -43,12 +44,20 @@ case $what in
       echo '```'
     } >"$result"
     echo "m3: written to $result" ;;
+  gaps)
+    scripts/build.sh release m3
+    cuda=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+    mkdir -p build/gaps
+    c++ -std=c++20 -O2 -shared -fPIC -I"$cuda/include" -I"$cuda/extras/CUPTI/include" bench/gaps/kernel_gaps.cpp \
+      -o build/gaps/kernel_gaps.so -L"$cuda/lib64" -L"$cuda/extras/CUPTI/lib64" -lcupti \
+      -Wl,-rpath,"$cuda/lib64:$cuda/extras/CUPTI/lib64"
+    CUDA_INJECTION64_PATH=$PWD/build/gaps/kernel_gaps.so exec build/release/m3 bench --device cuda "$@" ;;
   compile)
     cmake --preset release -B build/cuda-all -DM3_CUDA=ON -DM3_CUDA_ARCHITECTURES="80-real;89-real;90a-real;100-real;120-real" \
       -DM3_BUILD_TESTS=OFF >/dev/null
     cmake --build build/cuda-all --target m3_ops_cuda
     echo "m3: the kernels compile for 8.0, 8.9, 9.0a, 10.0 and 12.0" ;;
   *)
-    echo "usage: scripts/gpu.sh test|bench|compile [OPTIONS]" >&2
+    echo "usage: scripts/gpu.sh test|bench|gaps|compile [OPTIONS]" >&2
     exit 2 ;;
 esac

@@ -133,6 +133,37 @@ void bench_attention(Bench& bench) {
     }
     bench.clear();
   }
+  // As a layer has them: attention reads what was just chosen.
+  for (const std::int64_t count : {1, 16}) {
+    constexpr std::int64_t context = 8192, page_bytes = 4 * 128 * 128 * 2;
+    bench.bind(limits_for(count, context));
+    const std::int64_t pages = count * context / 128;
+    const double bytes = static_cast<double>(count) * (context * 128 * 2 + 2048 * 4 * 128 * 2 * 2);
+    const int copies = std::min<int>(copies_for(bytes), 24);
+    std::vector<ops::LayerPages> layers;
+    const RandomFill fill{.kind = RandomFill::Kind::bf16, .parameter = 1};
+    for (int i = 0; i < copies; ++i) {
+      ops::LayerPages& layer = layers.emplace_back();
+      layer.k = {DType::bf16, bench.random(pages * page_bytes, fill), page_bytes};
+      layer.v = {DType::bf16, bench.random(pages * page_bytes, fill), page_bytes};
+      layer.index_k = {DType::bf16, bench.random(pages * page_bytes / 4, fill), page_bytes / 4};
+    }
+    const Sequences sequences(bench, count, 1, context, pages);
+    const ops::Tensor index_q = bench.activations(sequences.batch.tokens, 512),
+                      q = bench.activations(sequences.batch.tokens, 8192),
+                      out = bench.activations(sequences.batch.tokens, 8192);
+    auto* ids = reinterpret_cast<std::int32_t*>(bench.memory(count * 4 * 16 * 4));
+    ops::SelectBlocks select;
+    select.index_heads = 4;
+    select.topk = 16;
+    const double seconds = bench.time(copies, [&](int i) {
+      const ops::LayerPages& layer = layers[static_cast<std::size_t>(i)];
+      bench.backend->select_blocks(sequences.batch, select, index_q, layer, ids);
+      bench.backend->attend_sparse(sequences.batch, {64, 4, 0.0883883f, 0, 16}, q, layer, ids, out);
+    });
+    bench.row_read("select, attend", std::to_string(count) + " x " + sized(context), seconds, bytes);
+    bench.clear();
+  }
 }
 
 }  // namespace m3::gpu_bench

@@ -13,10 +13,13 @@ void bench_linear(Bench& bench) {
   const std::vector<Case> cases = {{"6144 -> 9856", {8192, 512, 512, 512, 128}, 6144, WeightFormat::bf16},
                                    {"8192 -> 6144", {6144}, 8192, WeightFormat::bf16},
                                    {"6144 -> 9856 mxfp8", {8192, 512, 512, 512, 128}, 6144, WeightFormat::mxfp8},
+                                   {"8192 -> 6144 mxfp8", {6144}, 8192, WeightFormat::mxfp8},
+                                   {"6144 -> 9856 mxfp4", {8192, 512, 512, 512, 128}, 6144, WeightFormat::mxfp4},
+                                   {"6144 -> 9856 nvfp4", {8192, 512, 512, 512, 128}, 6144, WeightFormat::nvfp4},
                                    {"head 6144 -> 200064", {200064}, 6144, WeightFormat::bf16}};
   for (const Case& shape : cases) {
     const std::int64_t rows = std::accumulate(shape.rows.begin(), shape.rows.end(), std::int64_t{0});
-    for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
+    for (const std::int64_t tokens : {1, 8, 9, 16, 32, 48, 64}) {
       bench.bind(limits_for(tokens, 128));
       std::vector<std::vector<WeightMatrix>> weights;
       double bytes = 0;
@@ -84,7 +87,7 @@ void bench_experts(Bench& bench) {
                                     bench.weight(WeightFormat::bf16, hidden, width)};
     const auto stored = [](const WeightMatrix& w) { return w.rows * (w.row_bytes() + w.scale_row_bytes()); };
     const auto expert_bytes = static_cast<double>(stored(mlps[0].gate) + stored(mlps[0].up) + stored(mlps[0].down));
-    for (const std::int64_t tokens : {1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192}) {
+    for (const std::int64_t tokens : {1, 8, 32, 64, 96, 128, 256, 512, 1024, 2048, 8192}) {
       bench.bind(limits_for(tokens, 128));
       const int copies = tokens >= 1024 ? 2 : copies_for(expert_bytes * 4) + 4;
       std::vector<ops::Routing> routings;

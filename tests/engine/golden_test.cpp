@@ -27,13 +27,15 @@ struct RunOptions {
   bool shuffle = false;
   std::int64_t greedy = 0;
   int threads = 0;
+  bool deterministic = true;   // of "cuda"
+  std::string cache = "bf16";  // K and V, and index-K
   std::vector<std::string> tensors = {"logits", "hidden", "final_norm", "block_ids", "expert_ids", "expert_weights"};
 };
 
 Trace run(const GoldenCase& golden, const RunOptions& options) {
   LoadedModelOptions load;
   load.device = options.backend;
-  load.deterministic = true;
+  load.deterministic = options.deterministic;
   load.numerics = options.numerics;
   load.threads = options.threads;
   load.max_batched_tokens = options.chunk;
@@ -47,7 +49,7 @@ Trace run(const GoldenCase& golden, const RunOptions& options) {
   load.max_model_len = static_cast<std::int64_t>(trace_options.token_ids.size()) + options.greedy;
   load.max_logits_rows = static_cast<std::int64_t>(trace_options.positions.size()) + 1;
   const bool fp32 = options.numerics == ops::Numerics::fp32;
-  load.kv_cache_dtype = load.index_cache_dtype = fp32 ? "f32" : "bf16";
+  load.kv_cache_dtype = load.index_cache_dtype = fp32 ? "f32" : options.cache;
   LoadedModel model(golden.open(), load);
   return trace(model, trace_options);
 }
@@ -146,12 +148,12 @@ double mean(const std::vector<double>& values) {
 // differ from fp32 by equally much, but not the same way: the medians of some hundred positions by a few percent, the
 // shares of common blocks (of 264 choices, 0.98 of them common) by two standard deviations of 0.012 more.
 void expect_bf16_as_good_as_the_reference(const std::string& name, const std::string& backend,
-                                          bool rounds_weights = false) {
-  const double more_error = rounds_weights ? 1.05 : 1;
+                                          bool rounds_weights = false, bool deterministic = true) {
+  const double more_error = rounds_weights ? deterministic ? 1.05 : 1.1 : 1;
   const double less_overlap = rounds_weights ? 0.044 : 0.02;
   const GoldenCase golden(name);
   if (!golden.has("bf16_error.hidden")) GTEST_SKIP() << "the reference has no bf16 run of this case";
-  const Trace trace = run(golden, {.backend = backend});
+  const Trace trace = run(golden, {.backend = backend, .deterministic = deterministic});
   const auto positions = static_cast<std::int64_t>(golden.ints("positions").size());
   const auto reference = golden.floats("bf16_error.hidden");
   const auto logits_reference = golden.floats("bf16_error.logits");
@@ -186,6 +188,56 @@ TEST_P(Golden, CudaBf16IsAsGoodAsTheReferencesBf16) {
   if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
   expect_bf16_as_good_as_the_reference(GetParam(), "cuda", true);
 }
+
+// The kernels that nobody has to ask for: other orders of sums, no less exact, so that a median of 20 positions moves by a
+// few percent more (see the fp8 caches).
+TEST_P(Golden, CudaByDefaultIsAsGoodAsTheReferencesBf16) {
+  if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  expect_bf16_as_good_as_the_reference(GetParam(), "cuda", true, false);
+}
+
+// fp8 caches, of which there is no reference: no worse than the judge's with the same caches. Medians of some 20 positions
+// of the processor's and the judge's runs have ratios of 0.90 to 1.10 over all cases and tensors.
+void expect_fp8_caches_as_good_as_the_judges(const std::string& name, const std::string& backend,
+                                             bool deterministic = true) {
+  constexpr double more_error = 1.15, less_overlap = 0.044;
+  const GoldenCase golden(name);
+  const Trace judged = run(golden, {.cache = "fp8"});
+  const Trace trace = run(golden, {.backend = backend, .deterministic = deterministic, .cache = "fp8"});
+  const auto positions = static_cast<std::int64_t>(golden.ints("positions").size());
+  for (const auto& [tensor, stored] : trace) {
+    if (tensor.starts_with("block_ids.")) {
+      EXPECT_GE(mean(block_overlap(golden, trace, tensor)), mean(block_overlap(golden, judged, tensor)) - less_overlap)
+          << tensor;
+    }
+    if (!tensor.starts_with("hidden.") && tensor != "logits") continue;
+    const auto expected = golden.floats(tensor);
+    const auto errors = [&](const Trace& of) {
+      std::vector<double> result;
+      for (std::int64_t p = 0; p < positions; ++p)
+        result.push_back(row_error(data<float>(of, tensor), expected.data(), p, golden.shape(tensor).back()));
+      return result;
+    };
+    EXPECT_LE(median(errors(trace)), more_error * median(errors(judged)) + 1e-7) << tensor;
+  }
+}
+
+class Fp8Caches : public testing::TestWithParam<std::string> {};
+
+TEST_P(Fp8Caches, CpuIsAsGoodAsTheJudge) {
+  if (!ops::cpu_backend_available()) GTEST_SKIP() << "this machine lacks AVX2";
+  expect_fp8_caches_as_good_as_the_judges(GetParam(), "cpu");
+}
+
+TEST_P(Fp8Caches, CudaIsAsGoodAsTheJudge) {
+  if (const std::string reason = ops::no_cuda_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  for (const bool deterministic : {true, false})
+    expect_fp8_caches_as_good_as_the_judges(GetParam(), "cuda", deterministic);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Fp8Caches,
+                         testing::Values("all_sparse", "init_block", "mxfp4", "reuse_freq", "topk16", "yarn"),
+                         [](const auto& tested) { return tested.param; });
 
 INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(test::golden_case_names()),
                          [](const auto& tested) { return tested.param; });

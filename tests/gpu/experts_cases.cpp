@@ -66,6 +66,7 @@ struct Run {
   int loads = 0;
   WeightFormat shared_format = WeightFormat::bf16;
   bool mixed = false;  // every other expert in the shared one's format
+  float x_scale = 1;
 };
 
 ops::Limits limits_for(const Run& run) {
@@ -152,7 +153,8 @@ void test_counts(Rig& rig, Results& results, WeightFormat format, const Run& run
   for (std::size_t e = 0; extreme && e < static_cast<std::size_t>(run.experts); ++e) {
     make_extreme(layer.matrices[3 * e + 2], random);
   }
-  const std::vector<float> x = normal_values(random, run.tokens * run.hidden);
+  std::vector<float> x = normal_values(random, run.tokens * run.hidden);
+  for (float& value : x) value *= run.x_scale;  // a power of two
   Choice choice = random_choice(random, run.tokens, run.experts, run.k, run.loads);
   const std::span<const ops::MlpWeights> routed(layer.experts.data() + run.first, static_cast<std::size_t>(run.count));
   const ops::MlpWeights* shared = run.shared ? &layer.experts.back() : nullptr;
@@ -220,11 +222,18 @@ void test_counts(Rig& rig, Results& results, WeightFormat format, const Run& run
   rig.clear(results, "experts");
 }
 
-void test_mlp(Rig& rig, Results& results, WeightFormat format) {
+void test_mlp(Rig& rig, Results& results, WeightFormat format, bool quick) {
   Random random(9);
-  for (const auto& [tokens, columns] : {std::pair<std::int64_t, std::int64_t>{1, 320}, {40, 320}, {150, 512}}) {
-    const Run run{tokens, columns, 1024, 1, 1, 0, 0, true};
-    Layer layer(random, format, columns, 1024, 1);
+  struct Shape {
+    std::int64_t tokens, columns, width;
+  };
+  std::vector<Shape> shapes = {{1, 320, 1024}, {40, 320, 1024}, {150, 512, 1024}};
+  // M3's own widths.
+  if (!quick && format == WeightFormat::bf16)
+    shapes.insert(shapes.end(), {{8, 6144, 512}, {1, 6144, 3200}, {3, 3072, 3072}, {8, 512, 6144}});
+  for (const auto& [tokens, columns, width] : shapes) {
+    const Run run{tokens, columns, width, 1, 1, 0, 0, true};
+    Layer layer(random, format, columns, width, 1);
     const std::vector<float> x = normal_values(random, tokens * columns);
     Matrix hidden(DType::f32, tokens, columns, x), expected(DType::f32, tokens, columns);
     judge(limits_for(run)).mlp(hidden.view(), layer.experts[0], {}, expected.view());
@@ -232,7 +241,8 @@ void test_mlp(Rig& rig, Results& results, WeightFormat format) {
     DeviceMatrix hidden2(rig, DType::bf16, tokens, columns, x), out(rig, DType::bf16, tokens, columns);
     rig->mlp(hidden2.view(), rig.place(layer.experts[0]), {}, out.view());
     results.add("mlp", std::string(weight_format_name(format)), norm_error(out.values(), expected.values(), tolerance),
-                "6e-3 of the norm", std::to_string(tokens) + " tokens");
+                "6e-3 of the norm",
+                std::to_string(tokens) + " tokens, " + std::to_string(columns) + " × " + std::to_string(width));
     rig.clear(results, "mlp");
   }
 }
@@ -327,21 +337,55 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
         if (run.tokens > 20) test_format(fixed, results, format, run, name, true);
       }
     }
+    // Tiles of every width of products: all experts but one have all tokens.
+    if (hopper && !options.quick && format != WeightFormat::f32 && format != WeightFormat::f16) {
+      test_counts(rig, results, format, {300, 512, 512, 5, 4, 0, 5, false, 1},
+                  {130, 145, 177, 200, 209, 225, 241, 257, 273, 288, 289, 300});
+    }
     // Few tokens in one launch, with widths that it is made for and others; as many as it takes and more.
     if (format == WeightFormat::mxfp4 || format == WeightFormat::nvfp4 || format == WeightFormat::mxfp8) {
       test_counts(rig, results, format, {5, 256, 256, 8, 3, 2, 5, true, 1}, {1, 5}, true);
       if (hopper || !options.quick) {
         test_counts(rig, results, format, {12, 6144, 256, 4, 2, 0, 4, false, 1}, {1, 12});
         test_counts(rig, results, format, {12, 256, 3072, 4, 2, 1, 3, true, 1}, {1, 12}, true);
+        // One token, whose experts meet one by one: shares that are uneven or nothing, one expert or none of those chosen
+        // here, as many as meet so and more; values that bf16 holds and sums must.
+        test_counts(rig, results, format, {3, 2816, 1536, 9, 2, 0, 9, true, 0, format}, {1, 3});
+        test_counts(rig, results, format, {1, 1024, 1024, 8, 3, 2, 5, true, 1}, {1});
+        test_counts(rig, results, format, {1, 1024, 1024, 8, 3, 3, 5, true, 1}, {1});
+        test_counts(rig, results, format, {1, 768, 1280, 12, 8, 0, 12, false}, {1});
+        test_counts(rig, results, format, {1, 768, 1280, 12, 9, 0, 12, false}, {1});
+        for (const float scale : {0x1p-60f, 0x1p60f}) {
+          test_counts(rig, results, format, {2, 1024, 1024, 8, 3, 2, 6, false, 0, format, false, scale}, {1, 2});
+        }
+      }
+      // Three to 64 tokens an expert on average (matmul_narrow_sm90.cuh): experts that have none, one, all, or more than a
+      // tile; chosen elsewhere; M3's widths; scales and values far apart.
+      if (hopper) {
+        test_counts(rig, results, format, {33, 512, 1024, 9, 3, 0, 9, true, 0, format}, {9, 33});
+        test_counts(rig, results, format, {20, 512, 512, 8, 3, 2, 5, true, 1}, {20}, true);
+      }
+      if (hopper && !options.quick) {
+        test_counts(rig, results, format, {130, 512, 1024, 9, 3, 0, 9, true, 1},
+                    {9, 15, 16, 17, 33, 48, 49, 63, 64, 65, 128, 129, 130});
+        test_counts(rig, results, format, {70, 1024, 512, 12, 2, 3, 6, false}, {18, 31, 70});
+        test_counts(rig, results, format, {100, 512, 512, 32, 1, 0, 32, false}, {96, 97, 100});
+        test_counts(rig, results, format, {40, 6144, 512, 6, 2, 0, 6, true, 0, WeightFormat::mxfp8}, {9, 40});
+        test_counts(rig, results, format, {40, 512, 3072, 6, 2, 0, 6, false, 1}, {17, 40});
+        test_counts(rig, results, format, {66, 512, 512, 8, 3, 0, 8, true, 0}, {16, 64, 66}, true);
+        for (const float scale : {0x1p-60f, 0x1p60f}) {
+          test_counts(rig, results, format, {70, 512, 512, 5, 3, 0, 5, false, 0, format, false, scale}, {20, 70});
+        }
       }
       if (!options.quick) {
         test_counts(rig, results, format, {257, 1024, 1024, 16, 4, 0, 16, true, 0, format},
                     {1, 2, 7, 33, 64, 65, 128, 129, 256, 257});
         test_counts(rig, results, format, {40, 1024, 1024, 8, 3, 2, 5, true, 0, WeightFormat::mxfp8, true},
                     {1, 17, 40});
+        test_counts(rig, results, format, {1, 6144, 3072, 4, 4, 0, 4, true}, {1});
       }
     }
-    test_mlp(rig, results, format);
+    test_mlp(rig, results, format, options.quick);
   }
   if (!options.quick)
     test_format(rig, results, WeightFormat::mxfp4, {8, 6144, 3072, 6, 4, 0, 6, true, 0, WeightFormat::mxfp8},

@@ -1,5 +1,6 @@
 // Every operation of the CUDA backend against the scalar judge, on the GPU of this machine. Fails where there is
 // none. gpu_test [--quick] [--filter NAME] [--deterministic]
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -18,7 +19,8 @@ struct Group {
 
 constexpr Group groups[] = {{"rows", test_rows},     {"linear", test_linear},       {"qkv", test_qkv},
                             {"select", test_select}, {"attention", test_attention}, {"experts", test_experts},
-                            {"sample", test_sample}, {"vision", test_vision},       {"limits", test_limits}};
+                            {"sample", test_sample}, {"vision", test_vision},       {"limits", test_limits},
+                            {"long", test_long},     {"wide", test_wide},           {"extremes", test_extremes}};
 
 }  // namespace
 
@@ -35,7 +37,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "gpu_test [--quick] [--deterministic] "
-                   "[--filter rows|linear|qkv|select|attention|experts|sample|vision|limits]\n");
+                   "[--filter rows|linear|qkv|select|attention|experts|sample|vision|limits|long|wide|extremes]\n");
       return 2;
     }
   }
@@ -49,11 +51,14 @@ int main(int argc, char** argv) {
     std::printf("%s\n", rig->description().c_str());
     for (const Group& group : groups) {
       if (!options.filter.empty() && options.filter != group.name) continue;
+      const auto begin = std::chrono::steady_clock::now();
       try {
         group.run(rig, results, options);
       } catch (const std::exception& error) {
         results.add_exact(group.name, "all", false, error.what());
       }
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      std::printf("%s: %.1f s\n", group.name, seconds.count());
     }
   } catch (const std::exception& error) {
     results.add_exact("set-up", "all", false, error.what());

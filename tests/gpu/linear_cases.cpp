@@ -60,7 +60,8 @@ std::string label(const Shape& shape) {
 void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
   Random random(3);
   const std::string name(weight_format_name(format));
-  std::vector<Shape> shapes = {{1, 48, 64}, {3, 33, 192}, {8, 130, 320}, {9, 48, 512}, {20, 64, 1024}, {150, 200, 640}};
+  std::vector<Shape> shapes = {{1, 48, 64},    {3, 33, 192},    {8, 130, 320},  {9, 48, 512},
+                               {20, 64, 1024}, {17, 300, 1024}, {150, 200, 640}};
   if (!quick) {
     shapes.insert(shapes.end(), {{1, 400, 6144},
                                  {2, 64, 8192},
@@ -80,6 +81,29 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
                                  {6, 7, 160},
                                  {65, 50, 800}});
   }
+  // M3's own widths, of which x is held in registers: one tile of a multiprocessor, two and more, none for some.
+  if (!quick && format == WeightFormat::bf16) {
+    shapes.insert(
+        shapes.end(),
+        {{8, 100, 6144}, {8, 6400, 6144}, {3, 12800, 6144}, {7, 6337, 3072}, {8, 131, 3072}, {2, 19100, 3072}});
+  }
+  // Lists of 9 to 64 rows, whose tiles of 256 rows of W several blocks of threads share along K: one tile and many, ends
+  // of tiles, every K that M3 has.
+  if (!quick) {
+    shapes.insert(shapes.end(), {{9, 257, 6144},
+                                 {15, 256, 3072},
+                                 {16, 128, 8192},
+                                 {17, 513, 6144},
+                                 {33, 129, 12288},
+                                 {47, 1000, 512},
+                                 {48, 390, 1536},
+                                 {49, 64, 6144},
+                                 {63, 700, 3072},
+                                 {64, 1, 6144},
+                                 {64, 300, 8192},
+                                 {65, 300, 6144},
+                                 {10, 40000, 512}});
+  }
   for (const Shape& shape : shapes) {
     for (const bool exact : {true, false}) {
       const Weight weight(random, format, shape.rows, shape.columns, exact);
@@ -94,6 +118,14 @@ void test_format(Rig& rig, Results& results, WeightFormat format, bool quick) {
         const double absolute = exact ? 1e-30 : sum_tolerance(weight.view);
         results.add("linear", name, exact ? (actual == expected ? 0 : 2) : bf16_error(actual, expected, absolute),
                     "2 steps of bf16 + 2^-18·√K·|w|", what);
+      }
+      if (!exact && shape.tokens > 8 && shape.tokens <= 65) {
+        // Whoever comes last adds the sums, in one order.
+        const WeightMatrix placed = rig.place(weight.view);
+        const std::vector<float> first = run(rig, x, shape.tokens, {placed}, 8);
+        bool same = true;
+        for (int again = 0; again < 3; ++again) same = same && run(rig, x, shape.tokens, {placed}, 8) == first;
+        results.add_exact("linear", "repeated", same, name + ", " + label(shape));
       }
       rig.clear(results, "linear");
     }
@@ -138,21 +170,22 @@ void test_mixed(Rig& rig, Results& results) {
 }
 
 // Several weights of one format, of rows that no tile divides.
-void test_parts(Rig& rig, Results& results, WeightFormat format) {
+void test_parts(Rig& rig, Results& results, WeightFormat format, std::int64_t columns) {
   Random random(8);
   std::deque<Weight> weights;
   std::vector<WeightMatrix> views, placed;
   for (const std::int64_t tokens : {1, 8, 9, 40, 64}) {
-    rig.bind(limits_for(tokens, 1024, 2000));
+    rig.bind(limits_for(tokens, columns, 2000));
     weights.clear(), views.clear(), placed.clear();
     for (const std::int64_t rows : {700, 3, 130, 1, 65, 901}) {
-      weights.emplace_back(random, format, rows, 1024, true);
+      weights.emplace_back(random, format, rows, columns, true);
       views.push_back(weights.back().view);
       placed.push_back(rig.place(views.back()));
     }
-    const std::vector<float> x = integer_values(random, tokens * 1024, 3);
+    const std::vector<float> x = integer_values(random, tokens * columns, 3);
     results.add_exact("linear", "parts", run(rig, x, tokens, placed, 8) == judged(x, tokens, views),
-                      std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens");
+                      std::string(weight_format_name(format)) + ", " + std::to_string(tokens) + " tokens, " +
+                          std::to_string(columns) + " columns");
     rig.clear(results, "linear");
   }
 }
@@ -160,7 +193,7 @@ void test_parts(Rig& rig, Results& results, WeightFormat format) {
 // Block scales that one factor of bf16 does not hold.
 void test_scales(Rig& rig, Results& results, WeightFormat format) {
   Random random(9);
-  for (const std::int64_t tokens : {1, 5, 20}) {
+  for (const std::int64_t tokens : {1, 5, 20, 64}) {
     Weight weight(random, format, 150, 1024, false);
     for (std::size_t i = 0; i < weight.scales.size(); i += 3)
       weight.scales[i] = static_cast<std::byte>(110 + i / 3 % 40);
@@ -185,7 +218,7 @@ void test_scales(Rig& rig, Results& results, WeightFormat format) {
 // The ends of e8m0: code 0 is 2^-127, 255 NaN.
 void test_end_scales(Rig& rig, Results& results, WeightFormat format) {
   Random random(10);
-  for (const std::int64_t tokens : {1, 5, 20, 70, 300}) {
+  for (const std::int64_t tokens : {1, 5, 20, 64, 70, 300}) {
     const std::int64_t rows = 150, columns = 1024;
     Weight weight(random, format, rows, columns, true);
     const std::int64_t row_scales = columns / 32;
@@ -222,27 +255,25 @@ void test_quantised(Rig& rig, Results& results) {
   }
 }
 
-void test_logits(Rig& rig, Results& results) {
+void test_logits(Rig& rig, Results& results, WeightFormat format, std::int64_t columns) {
   Random random(7);
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
-    const Weight head(random, format, 1003, 384, false);
-    const std::vector<float> x = normal_values(random, 70 * 384);
-    for (const std::size_t count : {1u, 5u, 9u, 40u, 64u}) {
-      std::vector<std::int32_t> rows;
-      for (std::size_t i = 0; i < count; ++i) rows.push_back(static_cast<std::int32_t>((i * 37 + 69) % 70));
-      const ops::Limits limits = limits_for(70, 384, 1003);
-      Matrix hidden(DType::f32, 70, 384, x);
-      Matrix expected(DType::f32, static_cast<std::int64_t>(count), 1003);
-      judge(limits).logits(hidden.view(), rows, head.view, expected.view());
-      rig.bind(limits);
-      DeviceMatrix hidden2(rig, DType::bf16, 70, 384, x);
-      DeviceMatrix out(rig, DType::f32, static_cast<std::int64_t>(count), 1003, 3);
-      rig->logits(hidden2.view(), {rig.place(rows), rows.size()}, rig.place(head.view), out.view());
-      results.add("logits", std::string(weight_format_name(format)),
-                  absolute_error(out.values(), expected.values(), sum_tolerance(head.view)), "2^-18·√K·|w|",
-                  std::to_string(count) + " rows");
-      rig.clear(results, "logits");
-    }
+  const Weight head(random, format, 1003, columns, false);
+  const std::vector<float> x = normal_values(random, 70 * columns);
+  for (const std::size_t count : {1u, 5u, 9u, 40u, 64u}) {
+    std::vector<std::int32_t> rows;
+    for (std::size_t i = 0; i < count; ++i) rows.push_back(static_cast<std::int32_t>((i * 37 + 69) % 70));
+    const ops::Limits limits = limits_for(70, columns, 1003);
+    Matrix hidden(DType::f32, 70, columns, x);
+    Matrix expected(DType::f32, static_cast<std::int64_t>(count), 1003);
+    judge(limits).logits(hidden.view(), rows, head.view, expected.view());
+    rig.bind(limits);
+    DeviceMatrix hidden2(rig, DType::bf16, 70, columns, x);
+    DeviceMatrix out(rig, DType::f32, static_cast<std::int64_t>(count), 1003, 3);
+    rig->logits(hidden2.view(), {rig.place(rows), rows.size()}, rig.place(head.view), out.view());
+    results.add("logits", std::string(weight_format_name(format)),
+                absolute_error(out.values(), expected.values(), sum_tolerance(head.view)), "2^-18·√K·|w|",
+                std::to_string(count) + " rows, " + std::to_string(columns) + " columns");
+    rig.clear(results, "logits");
   }
 }
 
@@ -254,14 +285,26 @@ void test_linear(Rig& rig, Results& results, const Options& options) {
     Rig fixed(true);
     for (const WeightFormat format : all_formats) test_invariance(fixed, results, format);
   }
-  for (const WeightFormat format : all_formats) test_parts(rig, results, format);
+  for (const WeightFormat format : all_formats) test_parts(rig, results, format, 1024);
+  if (!options.quick) {
+    for (const std::int64_t columns : {3072, 6144}) test_parts(rig, results, WeightFormat::bf16, columns);
+    for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+      test_parts(rig, results, format, 6144);
+    }
+  }
   for (const WeightFormat format : {WeightFormat::mxfp8, WeightFormat::mxfp4}) {
     test_scales(rig, results, format);
     test_end_scales(rig, results, format);
   }
   test_mixed(rig, results);
   test_quantised(rig, results);
-  test_logits(rig, results);
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::mxfp8, WeightFormat::f32}) {
+    test_logits(rig, results, format, 384);
+  }
+  if (!options.quick) {
+    test_logits(rig, results, WeightFormat::bf16, 6144);
+    test_logits(rig, results, WeightFormat::mxfp8, 6144);
+  }
 }
 
 }  // namespace m3::test::gpu

@@ -114,7 +114,7 @@ ops::Batch Rig::place(const RaggedBatch& batch) {
   placed.query_begin = place(batch.query_begin);
   placed.context_lengths = place(batch.context_lengths);
   placed.page_table = place(batch.page_table);
-  placed.index_page_table = placed.page_table;
+  placed.index_page_table = batch.index_page_table.empty() ? placed.page_table : place(batch.index_page_table);
   for (std::size_t s = 0; s < batch.context_lengths.size(); ++s) {
     placed.longest_query = std::max(placed.longest_query, batch.query_begin[s + 1] - batch.query_begin[s]);
     placed.longest_context = std::max(placed.longest_context, batch.context_lengths[s]);
@@ -233,9 +233,13 @@ double norm_error(const std::vector<float>& actual, const std::vector<float>& ex
   return difference == 0 ? 0 : std::sqrt(difference / size) / bound;
 }
 
-ops::Backend& judge(const ops::Limits& limits) {
+ThreadPool& workers() {
   static ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  static const std::unique_ptr<ops::Backend> backend = ops::make_backend(scalar_options(), pool);
+  return pool;
+}
+
+ops::Backend& judge(const ops::Limits& limits) {
+  static const std::unique_ptr<ops::Backend> backend = ops::make_backend(scalar_options(), workers());
   static ops::Memory memory;
   memory = backend->allocate(backend->workspace_bytes(limits));
   backend->bind_workspace(memory.bytes(), limits);

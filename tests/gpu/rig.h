@@ -132,8 +132,14 @@ void test_experts(Rig& rig, Results& results, const Options& options);    // rou
 void test_sample(Rig& rig, Results& results, const Options& options);     // sample, passes
 void test_limits(Rig& rig, Results& results, const Options& options);     // refusals, the largest sizes
 void test_vision(Rig& rig, Results& results, const Options& options);     // the vision tower's
+// Contexts up to 1M, 256 sequences, prompts of 8192 rows; the same for products and experts at their true widths.
+void test_long(Rig& rig, Results& results, const Options& options);  // select_blocks, attend_*
+void test_wide(Rig& rig, Results& results, const Options& options);  // linear, logits, route, experts
+// Numbers at the ends of their types; activations in fp8.
+void test_extremes(Rig& rig, Results& results, const Options& options);
 
-// A pool of threads for the judge, shared.
+// The judge's threads, shared.
+ThreadPool& workers();
 ops::Backend& judge(const ops::Limits& limits);
 
 }  // namespace m3::test::gpu

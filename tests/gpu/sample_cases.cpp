@@ -61,7 +61,12 @@ void test_draws(Rig& rig, Results& results, int vocab, int count, const char* ki
   Random random(static_cast<unsigned>(vocab));
   Rows rows = random_rows(random, count, vocab);
   for (ops::SamplingRow& row : rows.rows) row.keep_raw = random() % 3 != 0;
-  std::vector<float> logits = fp32_values(random, std::int64_t{count} * vocab, 3);
+  std::vector<float> logits(static_cast<std::size_t>(count) * static_cast<std::size_t>(vocab));
+  if (std::ssize(logits) < 10'000'000) {
+    logits = fp32_values(random, std::ssize(logits), 3);
+  } else {
+    seeded_values(random(), 9, 0, std::ssize(logits), logits.data());
+  }
   const std::string name(kind);
   if (name == "ties") {
     for (float& value : logits) value = std::round(value);
@@ -84,8 +89,11 @@ void test_draws(Rig& rig, Results& results, int vocab, int count, const char* ki
     rig->sample(input2.view(), rows.rows, actual, finite2);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) wrong += expected[i] != actual[i] ? 1 : 0;
+    // expf of host and device differ in the last place, which moves borders by some 3e-8 of the sum; where 10,000 ids share
+    // it, a row in 2000 is drawn that near to one.
+    const auto allowed = static_cast<std::size_t>(count / 128);
     results.add_exact(
-        "sample", name, wrong == 0,
+        "sample", name, wrong <= allowed,
         std::to_string(wrong) + " of " + std::to_string(count) + " rows differ, vocabulary " + std::to_string(vocab));
     results.add_exact("sample", "finite", finite == finite2, name);
     for (std::size_t row = 0; row < rows.rows.size(); ++row) {
@@ -187,7 +195,11 @@ void test_sample(Rig& rig, Results& results, const Options& options) {
   test_draws(rig, results, 1000, 60, "plain");
   test_draws(rig, results, 997, 60, "ties");
   test_draws(rig, results, 512, 40, "broken");
-  if (!options.quick) test_draws(rig, results, 200064, 40, "plain");
+  if (!options.quick) {
+    test_draws(rig, results, 200064, 40, "plain");
+    test_draws(rig, results, 200064, 256, "plain");
+    test_draws(rig, results, 200064, 256, "ties");
+  }
   test_passes(rig, results);
   test_many_passes(rig, results);
 }

@@ -13,6 +13,7 @@ struct Case {
   std::vector<std::int32_t> dropped = {};
   std::int32_t first_page = 0;  // of the pool on the device
   int holes = 0;                // one in so many pages is not resident; 0: none
+  bool with_values = false;     // K and V of the attention to come are there too
 };
 
 void run(Rig& rig, Results& results, const Case& shape, const std::vector<SequenceShape>& shapes, std::int32_t pool,
@@ -23,11 +24,14 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   keys.fill_contexts(batch, random, true);
   const std::int64_t columns = std::int64_t{shape.heads} * 128;
   const std::vector<float> q = integer_values(random, batch.tokens() * columns, 2);
+  // Index keys lie where this says; K and V, which are not looked at, on other pages.
+  batch.index_page_table = batch.page_table;
+  batch.page_table = RaggedBatch(shapes, pool, seed + 1).page_table;
   for (std::size_t s = 0; shape.holes > 0 && s < shapes.size(); ++s) {
     const std::int64_t own = (shapes[s].context - 1) / 128;
     for (std::int64_t block = 0; block < own; ++block) {
       std::int32_t& page =
-          batch.page_table[s * static_cast<std::size_t>(batch.stride) + static_cast<std::size_t>(block)];
+          batch.index_page_table[s * static_cast<std::size_t>(batch.stride) + static_cast<std::size_t>(block)];
       if (random() % static_cast<unsigned>(shape.holes) == 0) page = -1;
     }
   }
@@ -56,8 +60,13 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   std::byte* memory = rig.reserve_raw(static_cast<std::size_t>(skip) + keys.bytes().size());
   rig->upload(memory + skip, keys.bytes());
   placed.index_k.data = memory;
+  if (shape.with_values) {
+    const std::int64_t page_bytes = shape.heads * pages.index_k.page_bytes;
+    placed.k = {shape.cache, rig.reserve_raw(static_cast<std::size_t>(pool * page_bytes)), page_bytes};
+    placed.v = {shape.cache, rig.reserve_raw(static_cast<std::size_t>(pool * page_bytes)), page_bytes};
+  }
   RaggedBatch moved = batch;
-  for (std::int32_t& page : moved.page_table) page += page >= 0 ? shape.first_page : 0;
+  for (std::int32_t& page : moved.index_page_table) page += page >= 0 ? shape.first_page : 0;
   DeviceMatrix input2(rig, DType::bf16, batch.tokens(), columns, q);
   std::byte* ids = rig.reserve(count * 4);
   rig->select_blocks(rig.place(moved), select, input2.view(), placed, reinterpret_cast<std::int32_t*>(ids));
@@ -102,7 +111,15 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     run(rig, results, with({.topk = 3}), single, 160, 9, "decode, top 3");
     run(rig, results, with({.init = 2, .local = 3}), single, 160, 9, "decode, init 2, local 3");
     run(rig, results, with({.heads = 8}), single, 160, 9, "decode, 8 heads");
+    run(rig, results, with({.holes = 5, .with_values = true}), {{8192, 1}, {1, 1}, {5000, 2}}, 160, 9,
+        "decode, K and V asked for ahead");
     run(rig, results, with({}), {{9000, 4}, {129, 2}, {5000, 3}}, 160, 9, "decode, groups of 4");
+    // A warp a row on Hopper, of up to 1024 scores.
+    run(rig, results, with({}), {{70000, 3}}, 550, 9, "groups of 3 on 64K");
+    run(rig, results, with({}), {{70000, 2}}, 550, 9, "groups of 2 on 64K");
+    // Several key blocks a block of threads on Hopper, of one sequence or two.
+    run(rig, results, with({}), {{9000, 1}, {5000, 1}, {8192, 1}, {9000, 2}, {6000, 1}, {5000, 1}}, 340, 9,
+        "decode, shared");
     const std::vector<SequenceShape> groups = {{9000, 16}, {128, 3}, {5000, 5}, {0, 2}, {129, 2}};
     run(rig, results, with({}), groups, 160, 9, "groups");
     run(rig, results, with({.heads = 1, .init = 1, .local = 2}), groups, 160, 9, "groups, 1 head");
@@ -116,6 +133,7 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     if (options.quick) continue;
     run(rig, results, with({}), {{2600, 500}, {5000, 300}, {130, 130}}, 120, 4, "prefill");
     run(rig, results, with({}), {{20000, 40}, {16384, 1}, {33000, 2}}, 700, 4, "long");
+    run(rig, results, with({.holes = 3}), {{131072, 3}, {66000, 4}}, 1560, 4, "groups of 3 and 4 on 128K");
     run(rig, results, with({}), {{140000, 2}, {131073, 1}}, 2200, 4, "past 1024 blocks");
     run(rig, results, with({}), {{262145, 16}, {140000, 3}}, 3300, 4, "groups past 1024 blocks");
     run(rig, results, with({}), {{150000, 70}}, 1300, 4, "prompt past 1024 blocks");

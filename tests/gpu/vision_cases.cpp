@@ -252,6 +252,46 @@ void test_attend(Rig& rig, Results& results, bool quick) {
   }
 }
 
+// What one segment's rows of V hold, its neighbours do not meet, whichever share tiles and blocks of threads with it.
+void test_attend_apart(Rig& rig, Results& results) {
+  Random random(7);
+  const int heads = 2;
+  const std::int64_t width = heads * head_size;
+  const auto size = static_cast<std::size_t>(width);
+  for (const std::vector<std::int32_t>& begin :
+       {std::vector<std::int32_t>{0, 5, 12}, {0, 130, 300, 301, 333, 700}, {0, 192, 384, 512}}) {
+    const std::int64_t rows = begin.back();
+    const std::vector<float> packed = normal_values(random, rows * 3 * width);
+    rig.bind(limits_for(rows, width, 1, rows));
+    bool intact = true;
+    DeviceMatrix clean(rig, DType::bf16, rows, 3 * width, packed);
+    for (const std::int64_t block : {rows, std::int64_t{100}}) {
+      const std::vector<float> expected = attend(rig, clean.view(), begin, heads, block, intact);
+      for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
+        std::vector<float> broken = packed;
+        for (std::int32_t row = begin[s]; row < begin[s + 1]; ++row) {
+          std::fill_n(broken.begin() + (3 * row + 2) * width, width, INFINITY);
+        }
+        DeviceMatrix x(rig, DType::bf16, rows, 3 * width, broken);
+        const std::vector<float> actual = attend(rig, x.view(), begin, heads, block, intact);
+        bool same = true, met = true;
+        for (std::size_t at = 0; at < actual.size(); ++at) {
+          const auto row = static_cast<std::int32_t>(at / size);
+          const bool own = row >= begin[s] && row < begin[s + 1];
+          same = same && (own || actual[at] == expected[at]);
+          met = met && (!own || !std::isfinite(actual[at]));
+        }
+        const std::string what = "segment " + std::to_string(s) + " of " + std::to_string(begin.size() - 1) + ", " +
+                                 times(rows, heads) + ", blocks of " + std::to_string(block);
+        results.add_exact("attend_segm", "infinite: others", same, what);
+        results.add_exact("attend_segm", "infinite: own", met, what);
+      }
+    }
+    results.add_exact("attend_segm", "padding", intact, times(rows, heads));
+    rig.clear(results, "attend_segm");
+  }
+}
+
 std::vector<float> run_gelu(Rig& rig, const std::vector<float>& x, std::int64_t rows, const Weight& fc1,
                             const Weight& fc2, const std::vector<float>& bias1, const std::vector<float>& bias2,
                             Results& results) {
@@ -324,6 +364,7 @@ void test_vision(Rig& rig, Results& results, const Options& options) {
   test_linear_bias(rig, results, options.quick);
   test_qkv(rig, results);
   test_attend(rig, results, options.quick);
+  test_attend_apart(rig, results);
   test_gelu(rig, results, options.quick);
 }
 

@@ -187,7 +187,7 @@ ops::Batch RaggedBatch::view() const {
   batch.context_lengths = context_lengths.data();
   batch.page_table = page_table.data();
   batch.page_table_stride = stride;
-  batch.index_page_table = page_table.data();
+  batch.index_page_table = index_page_table.empty() ? page_table.data() : index_page_table.data();
   return batch;
 }
 

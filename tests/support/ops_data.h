@@ -73,6 +73,7 @@ class RaggedBatch {
   std::int32_t tokens() const { return static_cast<std::int32_t>(positions.size()); }
 
   std::vector<std::int32_t> token_ids, positions, sequence_of_token, query_begin, context_lengths, page_table;
+  std::vector<std::int32_t> index_page_table;  // empty: as page_table
   std::int32_t stride = 0;
 };
 

@@ -6,7 +6,7 @@
 // A `Work` says what is attended:
 //   Args; pieces (16 bytes each) of a row, columns of a result (80 or 128), fp8;
 //   Work(args): of this block of threads; `empty()`: nothing to do;
-//   first_tile(), end_tile(): of 128 keys each, from key 0 of the sequence or matrix;
+//   first_tile(), end_tile(): of 128 keys each, from key 0 of the sequence or segment;
 //   query(row): the row's elements, or null: none;
 //   Run run(values, tile): where rows of K or V begin, how many have been written (the rest read as zeros; 0: skip);
 //   Span seen(row): the keys it sees;

@@ -12,7 +12,9 @@
 #include "src/base/memory_size.h"
 #include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/cuda_backend.h"
+#include "src/ops/cuda/experts_sm90.h"
 #include "src/ops/cuda/fill_random.h"
+#include "src/ops/cuda/matmul_narrow_sm90.h"
 #include "src/ops/cuda/upload.h"
 
 namespace m3::ops::cuda {
@@ -231,14 +233,21 @@ void CudaBackend::drop_recordings() {
   recordings_.clear();
 }
 
-// A counter for each token and tile of heads that one launch takes; two at least.
+// A counter for each token and tile of heads that one launch takes; what experts need at least.
 static std::int64_t counters_for(const Limits& limits) {
-  return std::clamp<std::int64_t>(limits.tokens, 1, 4096) * std::max<std::int64_t>(limits.query_heads, 2);
+  const std::int64_t tiles =
+      std::clamp<std::int64_t>(limits.tokens, 1, 4096) * std::max<std::int64_t>(limits.query_heads, 2);
+  return std::max<std::int64_t>({tiles, experts_counters, narrow_counters});
+}
+
+static std::int64_t partials_for(const Limits& limits) {
+  return narrow_partial_floats(std::max(limits.tokens, limits.logits_rows));
 }
 
 std::int64_t CudaBackend::persistent_bytes(const Limits& limits) const {
   Arena arena;
   arena.take<unsigned>(counters_for(limits));
+  arena.take<float>(partials_for(limits));
   arena.take<std::byte>(limits.logits_rows * 5);
   arena.take<std::uint32_t>(limits.logits_rows * limits.vocab);
   return arena.used();
@@ -274,6 +283,7 @@ void CudaBackend::bind_workspace(std::span<std::byte> workspace, const Limits& l
   Arena arena(workspace);
   counters_size_ = counters_for(limits);
   counters_ = arena.take<unsigned>(counters_size_);
+  partials_ = arena.take<float>(partials_for(limits));
   auto* const results = arena.take<std::byte>(limits.logits_rows * 5);  // ids, then flags
   sampled_ = reinterpret_cast<std::int32_t*>(results);
   finite_ = reinterpret_cast<std::uint8_t*>(results + limits.logits_rows * 4);

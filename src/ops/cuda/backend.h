@@ -28,6 +28,8 @@ struct ExpertClass {
   const WeightPart* down = nullptr;
   const WeightMaps* gate_up_maps = nullptr;  // for the kernels of many rows; null where they do not take them
   const WeightMaps* down_maps = nullptr;
+  const WeightMaps* gate_up_tall_maps = nullptr;  // likewise, of matmul_narrow_sm90.h
+  const WeightMaps* down_tall_maps = nullptr;
   const std::int32_t* group_of_expert = nullptr;  // [experts], -1: another class
 };
 
@@ -161,6 +163,7 @@ class CudaBackend final : public Backend {
   std::uint8_t* finite_ = nullptr;   // [logits_rows], right behind
   unsigned* counters_ = nullptr;     // [counters_size_] of blocks that have ended; zero between kernels
   std::int64_t counters_size_ = 0;
+  float* partials_ = nullptr;              // [narrow_partial_floats] of products' sums
   std::uint32_t* token_counts_ = nullptr;  // [logits_rows, vocab], zero between draws
   std::int64_t sampling_ = 0;              // rows of the draw under way
   cudaEvent_t sampled_event_ = nullptr;    // behind the copies of its results

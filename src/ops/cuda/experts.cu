@@ -123,22 +123,32 @@ __global__ void __launch_bounds__(256)
 
 constexpr int most_combined = 8;
 
-// Four columns a thread; the slots' parts are on their way together.
-__global__ void __launch_bounds__(256)
+// Four columns a thread; the slots' parts are on their way together, for which 32 registers would not do.
+__global__ void __launch_bounds__(256, 4)
     experts_combine_chunks_sm80(const __grid_constant__ CombineArgs args, std::int64_t chunks) {
-  wait_for_previous();
   const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (chunk >= chunks) return;
   const std::int64_t token = chunk / (args.columns / 4);
   const auto column = static_cast<int>(chunk % (args.columns / 4)) * 4;
+  int groups[most_combined];
+  const auto read_ids = [&] {
+#pragma unroll
+    for (int slot = 0; slot < most_combined; ++slot) {
+      groups[slot] = -1;
+      if (slot >= args.per_token || chunk >= chunks) continue;
+      groups[slot] = load_fresh(args.expert_ids + token * args.per_token + slot) - args.first;
+    }
+  };
+  // Parts can be asked for only once ids are known: their way through the L2 is over when the kernel ahead ends.
+  if (args.old_ids) read_ids();
+  wait_for_previous();
+  if (chunk >= chunks) return;
+  if (!args.old_ids) read_ids();
   float4 parts[most_combined];
 #pragma unroll
   for (int slot = 0; slot < most_combined; ++slot) {
     parts[slot] = float4{0, 0, 0, 0};
-    if (slot >= args.per_token) continue;
     const std::int64_t pair = token * args.per_token + slot;
-    const int group = args.expert_ids[pair] - args.first;
-    if (group < 0 || group >= args.count) continue;
+    if (groups[slot] < 0 || groups[slot] >= args.count) continue;
     parts[slot] = *reinterpret_cast<const float4*>(args.parts + pair * args.columns + column);
   }
   float4 shared = {0, 0, 0, 0};

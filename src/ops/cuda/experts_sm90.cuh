@@ -2,7 +2,10 @@
 // One block a multiprocessor. One warp copies weights, whole rows that follow each other in memory, into a ring that knows
 // nothing of where the first product ends: what down needs is on its way before the blocks have met between the two. All
 // workers take a stage together, each its own pieces of K, the same for all tiles: what it needs of x, of at most eight
-// items, stays in its registers. Two more warps add the workers' sums up and store results.
+// items, stays in its registers. Two more warps add the workers' sums up and store results, one waits for other blocks'.
+//
+// Of several tokens a block takes a run of rows over all experts, and all blocks meet once. Of one token it takes its share
+// of each expert, and they meet for each: while an expert's rows of down are summed, the next one's inner values arrive.
 #pragma once
 
 #include "src/ops/cuda/decode_sm90.cuh"
@@ -14,7 +17,10 @@ template <WeightFormat Format_, int Workers_, int Stages_>
 struct ExpertsShape {
   static constexpr WeightFormat format = Format_;
   static constexpr int workers = Workers_;  // warps that multiply
-  static constexpr int threads = 32 * (workers + 3);
+  static constexpr int threads = 32 * (workers + 4);
+  static_assert(workers % 4 == 0);  // registers are dealt out by four warps, 128 a thread at first
+  static constexpr int worker_registers = 144, other_registers = 80;
+  static_assert(workers * worker_registers + 4 * other_registers <= (workers + 4) * 128);
   static constexpr int stages = Stages_;
   static constexpr bool nibbles = step_bytes(Format_) == 32;
   static constexpr bool nvfp4 = Format_ == WeightFormat::nvfp4;
@@ -30,27 +36,42 @@ struct ExpertsShape {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A block's tiles of one expert, for some of its items.
+// A block's tiles of one expert (of the active ones, in order), for some of its items. None, maybe, for one token.
 struct ExpertsPhase {
-  int group, first, count;  // of the table; items
+  int at, group, first, count;  // of the table; items
   int tile, tiles;
 };
-// One thread of each block: what the others' threads that it has met have written is there. Both counters are zero before
-// and after the launch.
+
+// Meeting. counters[0]: blocks that wait for nothing any more; 1 + i: warps, two a block, that have stored their results
+// of meeting i. All are zero before and after the launch.
 //
-// Blocks spin here until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams (the
-// vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel behind
-// begins only once all blocks here have let it. Two kernels that meet so, on two streams of a device, could each hold what
-// the other waits for: one backend of a process launches this (CudaBackend::meets_), others take other kernels. Nobody
-// else may use the counters while one runs, nor leave them other than zero: too high, and blocks wait for ever.
-__device__ inline void meet(unsigned* counters, unsigned blocks) {
-  __threadfence();
-  atomicAdd(counters, 1u);
-  unsigned now = 0;
-  while (now != blocks) asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters) : "memory");
+// Blocks spin in await_all until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams
+// (the vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel
+// behind begins only once all blocks here have let it; what a block hands in never waits for others. Two kernels that meet
+// so, on two streams of a device, could each hold what the other waits for: one backend of a process launches this
+// (CudaBackend::meets_), others take other kernels. Nobody else may use the counters while one runs, nor leave them other
+// than zero: too high, and blocks begin too early, or never.
+//
+// All lanes of a warp.
+__device__ inline void hand_in(unsigned* counters, int meeting) {
+  __syncwarp();
+  if (threadIdx.x % warp_size == 0) {
+    __threadfence();
+    atomicAdd(counters + 1 + meeting, 1u);
+  }
+  __syncwarp();
 }
-__device__ inline void leave_meeting(unsigned* counters, unsigned blocks) {
-  if (atomicAdd(counters + 1, 1u) == blocks - 1) counters[0] = counters[1] = 0;
+// One thread: what the others have handed in is there, for it and for whom it tells.
+__device__ inline void await_all(const unsigned* counters, int meeting, unsigned blocks) {
+  unsigned now = 0;
+  while (now != 2 * blocks) {
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters + 1 + meeting) : "memory");
+  }
+}
+// One thread of each block.
+__device__ inline void leave_meetings(unsigned* counters, int meetings, unsigned blocks) {
+  if (atomicAdd(counters, 1u) != blocks - 1) return;
+  for (int i = 0; i <= meetings; ++i) counters[i] = 0;
 }
 
 // What other blocks may have written.
@@ -65,7 +86,7 @@ __device__ inline uint4 load_row(const void* address) {
 
 template <class Shape>
 struct ExpertsBarriers {
-  std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner;
+  std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner[experts_apart];
 };
 
 #endif
@@ -96,7 +117,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
       barrier_init(&barriers.summed[i], warp_size * Shape::workers);
       barrier_init(&barriers.taken[i], warp_size);
     }
-    barrier_init(&barriers.inner, 1);
+    for (int i = 0; i < experts_apart; ++i) barrier_init(&barriers.inner[i], 1);
     fence_barrier_init();
   }
   if (!args.old_routing) {
@@ -113,15 +134,15 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
   // A worker's pieces of x, by lane 4 g + j of item g: 16 bytes of W meet `words` times eight columns.
   constexpr int piece_columns = nibbles ? 128 : 64;
   uint4 x[Shape::pieces][words];
-  const auto load_x = [&]<int Pieces>(const std::uint16_t* row, int columns, bool own) {
+  const auto load_x = [&]<int Pieces, int To = 0>(const std::uint16_t* row, int columns, bool own) {
 #pragma unroll
     for (int s = 0; s < Pieces; ++s) {
       const int piece = warp + s * Shape::workers;
 #pragma unroll
       for (int k = 0; k < words; ++k) {
-        x[s][k] = uint4{0, 0, 0, 0};
+        x[To + s][k] = uint4{0, 0, 0, 0};
         if (own && piece * piece_columns < columns) {
-          x[s][k] = load_row(row + piece * piece_columns + (lane % 4 * words + k) * 8);
+          x[To + s][k] = load_row(row + piece * piece_columns + (lane % 4 * words + k) * 8);
         }
       }
     }
@@ -140,126 +161,39 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
   // All experts of a lone token take the same row. Behind the weights, 25 MB that are asked for at once, it came 4 us after
   // the plan.
   const bool lone = args.items <= args.list_divisor;
+  const bool apart = lone && args.items <= experts_apart;  // one phase an expert then
   if (lone && warp < Shape::workers)
     load_x.template operator()<Shape::pieces>(args.x, args.hidden, lane / 4 < args.items);
   plan_groups<Shape::threads>(args, groups);
   // The block's tiles of 16 rows (8 of gate and the same 8 of up, or 16 of down), by experts and at most 8 of their items.
+  // Shares of all experts, or apart those of each, are as even as they can be: shares of each are cut at other places, so
+  // that their sums differ by one tile, too.
   const auto for_phases = [&](bool down, const auto& body) {
     const int each = down ? args.hidden / 16 : args.width / 8;
     const int all = groups.active * each;
     const int begin = all * block / blocks;
     int left = all * (block + 1) / blocks - begin;
-    for (int at = begin / each, first = begin - at * each; left > 0; ++at, first = 0) {
-      const int tiles = min(left, each - first);
+    int at = apart ? 0 : begin / each;
+    int first = begin - at * each;
+    for (; at < groups.active && (apart || left > 0); ++at) {
+      int tiles = min(left, each - first);
+      if (apart) {
+        const int shift = at * blocks / groups.active;
+        first = (each * block + shift) / blocks;
+        tiles = (each * (block + 1) + shift) / blocks - first;
+      }
       const int last = groups.begin[at + 1];
       for (int item = groups.begin[at]; item < last; item += 8) {
-        body(ExpertsPhase{groups.order[at], item, min(8, last - item), first, tiles});
+        body(ExpertsPhase{at, groups.order[at], item, min(8, last - item), first, tiles});
       }
       left -= tiles;
+      first = 0;
     }
   };
 
-  if (warp == Shape::workers) {
-    // --- copies: lanes 0 ... 3 values and scales of either half of a stage's rows ---
-    if (lane < 4) {
-      int at = 0;
-      unsigned parity = 1;
-      const int side = lane % 2;
-      const bool scales = lane >= 2;
-      for (int down = 0; down < 2; ++down) {
-        const int columns = down ? args.width : args.hidden;
-        const int row_bytes = scales ? columns / (nvfp4 ? 16 : 32) : columns / (nibbles ? 2 : 1);
-        const int rows = down ? 8 : 4;
-        const int bytes = rows * row_bytes;
-        const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
-        const int to =
-            scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap) : side * (bytes + Shape::gap);
-        for_phases(down, [&](const ExpertsPhase& phase) {
-          const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
-          const std::byte* from = (scales ? weight->scales : weight->values) +
-                                  (std::int64_t{phase.tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
-          const int n = phase.tiles * (down ? 1 : 2);
-          for (int i = 0; i < n; ++i) {
-            barrier_wait(&barriers.empty[at], parity);
-            if (lane == 0) barrier_expect(&barriers.full[at], total);
-            __syncwarp(0xf);
-            copy_bulk(shared + at * Shape::stage_bytes + to, from, bytes, &barriers.full[at]);
-            from += down ? 2 * bytes : bytes;
-            if (++at == Shape::stages) at = 0, parity ^= 1;
-          }
-        });
-      }
-    }
-    if (args.old_routing) wait_grid();  // which the next may take as done
-    let_next_grid_begin();
-  } else if (warp > Shape::workers) {
-    // --- sums of the warps' sums, and what becomes of them ---
-    const int g = lane / 4, j = lane % 4;
-    if (args.old_routing) wait_grid();
-    const int turn = warp - Shape::workers - 1;  // of the two: every other tile
-    int wanted = turn;
-    unsigned parity = 0;
-    for (int down = 0; down < 2; ++down) {
-      for_phases(down, [&](const ExpertsPhase& phase) {
-        const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
-        const float first_scale = weights[0].tensor_scale * Codec_::missing;
-        const float up_scale = down ? 0.0f : weights[1].tensor_scale * Codec_::missing;
-        int to[2];
-        float pair_weights[2];
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
-          pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
-        }
-        int i = wanted;
-        wanted = (wanted - phase.tiles) & 1;
-        for (; i < phase.tiles; i += 2) {
-          barrier_wait(&barriers.summed[turn], parity);
-          float4 sum = {0, 0, 0, 0};
-#pragma unroll
-          for (int w = 0; w < Shape::workers; ++w) {
-            const float4 more = partial[turn][w][lane];
-            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-          }
-          barrier_arrive(&barriers.taken[turn]);
-          parity ^= 1;
-          const int tile = phase.tile + i;
-          if (!down) {
-            // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
-            const bool even = g % 2 == 0;
-            const float others[2] = {__shfl_xor_sync(all_lanes, even ? sum.z : sum.x, 4),
-                                     __shfl_xor_sync(all_lanes, even ? sum.w : sum.y, 4)};
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              if (2 * j + c >= phase.count) continue;
-              const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
-              const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
-              args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(activate(
-                  round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
-            }
-          } else {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              if (2 * j + c >= phase.count) continue;
-              float* const out = args.sums + std::int64_t{to[c]} * args.hidden + tile * 16 + g % 2 * 8 + g / 2;
-              out[0] = pair_weights[c] * ((c == 0 ? sum.x : sum.y) * first_scale);
-              out[4] = pair_weights[c] * ((c == 0 ? sum.z : sum.w) * first_scale);
-            }
-          }
-        }
-      });
-      if (down == 0 && groups.active > 0) {
-        sync_threads_of(1, 64);
-        if (turn == 0 && lane == 0) {
-          meet(args.counters, static_cast<unsigned>(blocks));
-          barrier_arrive(&barriers.inner);
-        }
-        __syncwarp();
-      }
-    }
-    if (turn == 0 && lane == 0 && groups.active > 0) leave_meeting(args.counters, static_cast<unsigned>(blocks));
-  } else {
+  if (warp < Shape::workers) {
     // --- sums ---
+    take_registers<Shape::worker_registers>();
     const int g = lane / 4;
     const int j = lane % 4;
     int at = 0, turn = 0;
@@ -285,14 +219,36 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
       const bool whole = all_pieces == pieces * Shape::workers;  // M3's widths
       if (!Down && lone) arrange_x.template operator()<pieces>();
       for_phases(Down, [&](const ExpertsPhase& phase) {
-        if (Down || !lone) {
-          const int item = groups.items[phase.first + min(g, phase.count - 1)];
+        const auto load_items = [&]<int To>(int first, int count) {
+          const int item = groups.items[first + min(g, count - 1)];
           const std::uint16_t* row =
               Down ? args.inner + std::int64_t{item} * args.width : args.x + item / args.list_divisor * args.x_stride;
-          load_x.template operator()<pieces>(row, columns, g < phase.count);
+          load_x.template operator()<pieces, To>(row, columns, g < count);
+        };
+        if (Down && apart && phase.at > 0) {
+#pragma unroll
+          for (int s = 0; s < pieces; ++s) {
+#pragma unroll
+            for (int k = 0; k < words; ++k) x[s][k] = x[Shape::pieces - pieces + s][k];
+          }
+          arrange_x.template operator()<pieces>();
+        } else if (Down || !lone) {
+          load_items.template operator()<0>(phase.first, phase.count);
           arrange_x.template operator()<pieces>();
         }
+        // The next expert's inner values, on their way under the last tile of this one: later, all would wait for them;
+        // sooner, they may not be there.
+        const bool ahead = Down && apart && phase.at + 1 < groups.active;
+        const auto load_ahead = [&] {
+          if constexpr (Down) {
+            barrier_wait(&barriers.inner[phase.at + 1], 0);
+            const int first = groups.begin[phase.at + 1];
+            load_items.template operator()<Shape::pieces - pieces>(first, groups.begin[phase.at + 2] - first);
+          }
+        };
+        if (ahead && phase.tiles == 0) load_ahead();
         for (int i = 0; i < phase.tiles; ++i) {
+          if (ahead && i + 1 == phase.tiles) load_ahead();
           // The stages of the tile's two halves; of down both in one.
           const std::byte* stage[2];
           const int first_at = at;
@@ -392,8 +348,114 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
     };
     run.template operator()<false>();
     if (groups.active > 0) {
-      barrier_wait(&barriers.inner, 0);
+      barrier_wait(&barriers.inner[0], 0);
       run.template operator()<true>();
+    }
+  } else {
+    give_registers<Shape::other_registers>();
+    if (warp == Shape::workers) {
+      // --- copies: lanes 0 ... 3 values and scales of either half of a stage's rows ---
+      if (lane < 4) {
+        int at = 0;
+        unsigned parity = 1;
+        const int side = lane % 2;
+        const bool scales = lane >= 2;
+        for (int down = 0; down < 2; ++down) {
+          const int columns = down ? args.width : args.hidden;
+          const int row_bytes = scales ? columns / (nvfp4 ? 16 : 32) : columns / (nibbles ? 2 : 1);
+          const int rows = down ? 8 : 4;
+          const int bytes = rows * row_bytes;
+          const int total = 2 * rows * (columns / (nvfp4 ? 16 : 32) + columns / (nibbles ? 2 : 1));
+          const int to = scales ? Shape::value_bytes + Shape::gap + side * (bytes + Shape::scale_gap)
+                                : side * (bytes + Shape::gap);
+          for_phases(down, [&](const ExpertsPhase& phase) {
+            const WeightPart* weight = down ? args.down + phase.group : args.gate_up + phase.group * 2 + side;
+            const std::byte* from = (scales ? weight->scales : weight->values) +
+                                    (std::int64_t{phase.tile} * (down ? 16 : 8) + (down ? side * 8 : 0)) * row_bytes;
+            const int n = phase.tiles * (down ? 1 : 2);
+            for (int i = 0; i < n; ++i) {
+              barrier_wait(&barriers.empty[at], parity);
+              if (lane == 0) barrier_expect(&barriers.full[at], total);
+              __syncwarp(0xf);
+              copy_bulk(shared + at * Shape::stage_bytes + to, from, bytes, &barriers.full[at]);
+              from += down ? 2 * bytes : bytes;
+              if (++at == Shape::stages) at = 0, parity ^= 1;
+            }
+          });
+        }
+      }
+      if (args.old_routing) wait_grid();  // which the next may take as done
+      let_next_grid_begin();
+    } else if (warp == Shape::workers + 3) {
+      // --- other blocks' results ---
+      const int meetings = apart ? groups.active : min(groups.active, 1);
+      if (lane == 0 && meetings > 0) {
+        if (args.old_routing) wait_grid();
+        for (int i = 0; i < meetings; ++i) {
+          await_all(args.counters, i, static_cast<unsigned>(blocks));
+          barrier_arrive(&barriers.inner[i]);
+        }
+        leave_meetings(args.counters, meetings, static_cast<unsigned>(blocks));
+      }
+    } else if (warp > Shape::workers) {
+      // --- sums of the warps' sums, and what becomes of them ---
+      const int g = lane / 4, j = lane % 4;
+      if (args.old_routing) wait_grid();
+      const int turn = warp - Shape::workers - 1;  // of the two: every other tile
+      int wanted = turn;
+      unsigned parity = 0;
+      for (int down = 0; down < 2; ++down) {
+        for_phases(down, [&](const ExpertsPhase& phase) {
+          const WeightPart* weights = down ? args.down + phase.group : args.gate_up + phase.group * 2;
+          const float first_scale = weights[0].tensor_scale * Codec_::missing;
+          const float up_scale = down ? 0.0f : weights[1].tensor_scale * Codec_::missing;
+          int to[2];
+          float pair_weights[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            to[c] = groups.items[phase.first + min(2 * j + c, phase.count - 1)];
+            pair_weights[c] = down ? args.scaling * args.pair_weights[to[c]] : 1.0f;
+          }
+          int i = wanted;
+          wanted = (wanted - phase.tiles) & 1;
+          for (; i < phase.tiles; i += 2) {
+            barrier_wait(&barriers.summed[turn], parity);
+            float4 sum = {0, 0, 0, 0};
+#pragma unroll 4
+            for (int w = 0; w < Shape::workers; ++w) {
+              const float4 more = partial[turn][w][lane];
+              sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            }
+            barrier_arrive(&barriers.taken[turn]);
+            parity ^= 1;
+            const int tile = phase.tile + i;
+            if (!down) {
+              // A row of gate and its row of up lie four lanes apart; each of the two finishes one of their two units.
+              const bool even = g % 2 == 0;
+              const float others[2] = {__shfl_xor_sync(all_lanes, even ? sum.z : sum.x, 4),
+                                       __shfl_xor_sync(all_lanes, even ? sum.w : sum.y, 4)};
+#pragma unroll
+              for (int c = 0; c < 2; ++c) {
+                if (2 * j + c >= phase.count) continue;
+                const float gate = even ? (c == 0 ? sum.x : sum.y) : others[c];
+                const float up = even ? others[c] : (c == 0 ? sum.z : sum.w);
+                args.inner[std::int64_t{to[c]} * args.width + tile * 8 + g % 2 * 4 + g / 2] = narrow_bf16(activate(
+                    round_bf16(gate * first_scale), round_bf16(up * up_scale), args.alpha, args.limit, args.beta));
+              }
+            } else {
+#pragma unroll
+              for (int c = 0; c < 2; ++c) {
+                if (2 * j + c >= phase.count) continue;
+                float* const out = args.sums + std::int64_t{to[c]} * args.hidden + tile * 16 + g % 2 * 8 + g / 2;
+                out[0] = pair_weights[c] * ((c == 0 ? sum.x : sum.y) * first_scale);
+                out[4] = pair_weights[c] * ((c == 0 ? sum.z : sum.w) * first_scale);
+              }
+            }
+          }
+          if (apart && !down) hand_in(args.counters, phase.at);
+        });
+        if (!apart && !down && groups.active > 0) hand_in(args.counters, 0);
+      }
     }
   }
 #endif

@@ -41,8 +41,11 @@ __device__ inline float widen_f16(std::uint16_t bits) {
   return value;
 }
 
-// What another block of threads has written in this kernel: past the L1.
-__device__ inline float load_fresh(const float* address) { return __ldcg(address); }
+// What another block of threads may have written while this one ran: past the L1.
+template <typename T>
+__device__ inline T load_fresh(const T* address) {
+  return __ldcg(address);
+}
 
 // d [16, 8] += a [16, 16] · b [16, 8], bf16 in, fp32 sums. Lane 4g + j holds rows g and g + 8, columns 2j and 2j + 1.
 __device__ inline void mma_bf16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,

@@ -69,6 +69,7 @@ struct SelectArgs {
   const std::uint16_t* index_q = nullptr;
   std::int64_t stride = 0;
   PagePart index_k;
+  PagePart k, v;  // of the attention to come, a head of theirs one of `heads`; data null: not known
   std::int32_t* block_ids = nullptr;
   float* scores = nullptr;        // workspace
   std::int64_t score_floats = 0;  // of it
@@ -171,7 +172,8 @@ cudaError_t launch_gelu(const std::uint16_t* x, std::int64_t count, std::uint16_
 struct CombineArgs {
   int tokens = 0, columns = 0, per_token = 0, first = 0, count = 0;
   const std::int32_t* expert_ids = nullptr;
-  const float* parts = nullptr;                  // [T · per_token, columns]
+  bool old_ids = false;          // they were there before the kernel ahead of this one began, as MatmulArgs has it
+  const float* parts = nullptr;  // [T · per_token, columns]
   const std::uint16_t* rounded_parts = nullptr;  // instead of them (many tokens only)
   const float* shared = nullptr;                 // [T, columns]; null: none
   std::uint16_t* out = nullptr;
@@ -236,6 +238,7 @@ struct VisionAttendArgs {
   float scale = 0;                              // 80^-0.5
   const std::int32_t* segment_begin = nullptr;  // [segments + 1], on the device, ascending
   int segments = 0;
+  int first_segment = 0, last_segment = 0;  // that hold the first and the last of the rows
   std::int64_t first_row = 0;
   int rows = 0;
   std::uint16_t* out = nullptr;

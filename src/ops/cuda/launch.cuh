@@ -76,22 +76,25 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, s
 }
 
 // What cudaLaunchKernelEx takes for a kernel in clusters of `cluster` blocks along x (1: none), which begins as `launch`'s
-// do. Hopper alone.
+// do; `spread`: a cluster's blocks rather on a multiprocessor each. Hopper alone.
 struct ClusterLaunch {
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config = {};
 
-  ClusterLaunch(unsigned cluster, dim3 grid, unsigned threads, std::size_t shared_bytes, cudaStream_t stream) {
+  ClusterLaunch(unsigned cluster, dim3 grid, unsigned threads, std::size_t shared_bytes, cudaStream_t stream,
+                bool spread = false) {
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {cluster, 1, 1};
+    attributes[2].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+    attributes[2].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
+    config.numAttrs = cluster == 1 ? 1 : spread ? 3 : 2;
   }
   ClusterLaunch(const ClusterLaunch&) = delete;
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;

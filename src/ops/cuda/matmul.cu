@@ -6,6 +6,7 @@
 #include "src/ops/cuda/matmul_sm90.h"
 
 #include "src/ops/cuda/matmul_decode_sm90.h"
+#include "src/ops/cuda/matmul_narrow_sm90.h"
 #include "src/ops/cuda/matmul_sm80.cuh"
 
 namespace m3::ops::cuda {
@@ -76,6 +77,7 @@ bool fits_tensor_cores(const MatmulArgs& args) {
 namespace {
 
 cudaError_t dispatch(const MatmulArgs& args, cudaStream_t stream) {
+  if (takes_narrow(args)) return matmul_narrow(args, stream);
   if (takes_wide(args)) return matmul_wide(args, stream);
   if (args.gelu || args.store == Store::weighted_halves) return cudaErrorInvalidValue;
   if (!fits_tensor_cores(args)) {

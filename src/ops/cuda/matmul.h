@@ -53,7 +53,8 @@ enum class Store : std::int32_t {
 struct MatmulArgs {
   // Weights: `parts` of a group lie at table[group · parts]; table null: `inline_parts`, one group.
   const WeightPart* table = nullptr;
-  const WeightMaps* maps = nullptr;  // of `table`, in its order, for the kernels of many rows
+  const WeightMaps* maps = nullptr;       // of `table`, in its order, for the kernels of many rows
+  const WeightMaps* tall_maps = nullptr;  // likewise, for those of matmul_narrow_sm90.h
   WeightPart inline_parts[max_parts];
   int parts = 0;
   int columns = 0;  // K
@@ -89,6 +90,10 @@ struct MatmulArgs {
   bool gelu = false;                     // of the rounded result, rounded again (many items only, bf16)
   bool arranged = false;                 // x, and an activated result: see takes_arranged (matmul_sm90.h)
   bool fixed_order = false;              // the one order of summation, whatever is faster
+  // For sums that blocks of threads share (matmul_narrow_sm90.h): narrow_partial_floats(items) of them, and
+  // narrow_counters that are zero before and after. Null: not shared.
+  float* partials = nullptr;
+  unsigned* counters = nullptr;
   // What was there before the kernel ahead of this one began, where that is one of matmul_decode_sm90.h: it may be read
   // before that one has ended.
   bool old_routing = false;  // expert_ids

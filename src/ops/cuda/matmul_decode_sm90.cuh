@@ -12,7 +12,7 @@ cudaError_t launch_few(const MatmulArgs& args, cudaStream_t stream) {
   static int allowed = 0;
   const auto kernel = matmul_few_sm90<Shape, Activated>;
   if (const auto error = allow_shared(kernel, Shape::shared_bytes, allowed); error != cudaSuccess) return error;
-  const int blocks = multiprocessors() * few_blocks;
+  const int blocks = multiprocessors() * Shape::blocks;
   const FewGrid grid = few_grid(args, Activated, Activated ? Shape::rows / 2 : Shape::rows, blocks);
   return launch(kernel, static_cast<unsigned>(blocks), 256, Shape::shared_bytes, stream, args, grid);
 }
@@ -70,6 +70,9 @@ cudaError_t matmul_decode_as(const MatmulArgs& args, cudaStream_t stream) {
     return launch_nibbles<NibbleShape<Format, 12, 5>, Activated>(args, stream);
   } else if constexpr (Format == WeightFormat::bf16) {
     if (args.groups == 0 && args.items > 8) return matmul_some<Activated>(args, stream);
+    if (args.groups == 0 && args.columns == 6144)
+      return launch_few<FewShape<Format, 3, 4, 12>, Activated>(args, stream);
+    if (args.groups == 0 && args.columns == 3072) return launch_few<FewShape<Format, 3, 4, 6>, Activated>(args, stream);
     return launch_few<FewShape<Format, 3, 2>, Activated>(args, stream);
   } else {
     return launch_few<FewShape<Format, 2, 3>, Activated>(args, stream);

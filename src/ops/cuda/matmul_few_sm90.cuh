@@ -3,7 +3,8 @@
 // A tile is up to 48 rows of W (half of them of gate and half of up where results are stored activated), over all of
 // K: each of a block's eight warps sums one segment of K, its rows on their way through a ring of its own; then the eight
 // sums are added. Blocks are as many as the device holds at once and take tiles in turn, so that all of them read
-// neighbouring memory; tiles are of equal size and as many for every block. Nothing is kept of x but in the L1.
+// neighbouring memory; tiles are of equal size and as many for every block. Nothing is kept of x but in the L1, or, for one
+// list of items, all of it in registers: eight rows of 6144 are 96 KB, which the L1 does not hold beside the rings.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +14,17 @@
 
 namespace m3::ops::cuda {
 
-inline constexpr int few_blocks = 2;  // of a multiprocessor
-
-// Columns of a stage of the ring, of a lane in it; rows of a tile; stages.
-template <WeightFormat Format_, int Tiles, int Stages>
+// Columns of a stage of the ring, of a lane in it; rows of a tile; stages. `Held`: a segment of K is exactly so many stages,
+// and x, of one list, is held in registers.
+template <WeightFormat Format_, int Tiles, int Stages, int Held = 0>
 struct FewShape {
   static_assert(Format_ != WeightFormat::nvfp4);
+  static constexpr int held = Held;
+  static constexpr int blocks = held > 0 ? 1 : 2;  // of a multiprocessor
   static constexpr WeightFormat format = Format_;
   static constexpr int tiles = Tiles;  // of 16 rows
   static constexpr int stages = Stages;
+  static_assert(held == 0 || held >= stages);
   static constexpr bool nibbles = step_bytes(Format_) == 32;
   static constexpr bool scaled = Codec<Format_>::scaled;
   static constexpr int rows = 16 * Tiles;
@@ -63,7 +66,7 @@ struct FewTile {
 
 // Units are rows, or pairs of them (gate and up).
 template <class Shape, bool Activated>
-__global__ void __launch_bounds__(256, few_blocks)
+__global__ void __launch_bounds__(256, Shape::blocks)
     matmul_few_sm90(const __grid_constant__ MatmulArgs args, const __grid_constant__ FewGrid grid) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Codec_ = DecodeCodec<Shape::format>;
@@ -75,10 +78,10 @@ __global__ void __launch_bounds__(256, few_blocks)
   const int warp = thread / warp_size;
   const int g = lane / 4;
   const int j = lane % 4;
-  const bool experts = args.groups > 0;
+  const bool experts = Shape::held == 0 && args.groups > 0;
   const auto blocks = static_cast<int>(gridDim.x);
-  const int segment = args.columns / k_segments;  // columns
-  const int chunks = segment / Shape::columns;    // stages of a tile
+  const int segment = args.columns / k_segments;                                // columns
+  const int chunks = Shape::held > 0 ? Shape::held : segment / Shape::columns;  // stages of a tile
   const std::int64_t row_bytes = std::int64_t{args.columns / 64} * step_bytes(Shape::format);
   const std::int64_t scale_bytes = args.columns / 128 * Shape::scale_bytes;
 
@@ -160,7 +163,8 @@ __global__ void __launch_bounds__(256, few_blocks)
     }
     if (copy_pass + 1 == copy_passes) bases = bases_of(copy_tile + blocks);
   };
-  const auto copy_stage = [&] {
+  // `last`: of a tile's stages. Where that is known as it is compiled, what begins a tile stands there once.
+  const auto copy_stage = [&](bool last) {
     if (copy_tile < tiles) {
       std::byte* const stage = ring + copy_slot * Shape::stage_bytes;
 #pragma unroll
@@ -184,23 +188,43 @@ __global__ void __launch_bounds__(256, few_blocks)
         }
       }
       if (++copy_slot == Shape::stages) copy_slot = 0;
-      if (++copy_chunk == chunks) {
-        copy_chunk = 0;
+      if (last) {
         if (++copy_pass == copy_passes) copy_pass = 0, copy_tile += blocks;
         begin_tile();
       }
     }
     commit_copies();
   };
+  const auto copy_next = [&] {
+    if (++copy_chunk == chunks) copy_chunk = 0;
+    copy_stage(copy_chunk == 0);
+  };
   begin_tile();
 #pragma unroll 1
-  for (int i = 0; i < Shape::stages - 1; ++i) copy_stage();
+  for (int i = 0; i < Shape::stages - 1; ++i) copy_next();
 
   // Weights are on their way before the kernel ahead has ended.
   if (waited && !wait_first) wait_grid();
   if (waited) let_next_grid_begin();  // which may take it that the kernel ahead of this one has ended
 
   // --- sums ---
+  // Columns of x of this lane begin here, of its item's row.
+  const int first_column = warp * segment + j * (Shape::nibbles ? 32 : 16);
+  const auto load_x = [&](const std::uint16_t* x, uint4(&of_x)[Shape::subs][2]) {
+#pragma unroll
+    for (int sub = 0; sub < Shape::subs; ++sub) {
+      const auto* address = reinterpret_cast<const uint4*>(x + sub * (Shape::nibbles ? 16 : 64));
+      of_x[sub][0] = address[0], of_x[sub][1] = address[1];
+    }
+  };
+  uint4 held[Shape::held > 0 ? Shape::held : 1][Shape::subs][2];
+  if constexpr (Shape::held > 0) {
+    const std::uint16_t* x = args.x + x_row(args, min(g, args.items - 1)) * args.x_stride + first_column;
+#pragma unroll
+    for (int chunk = 0; chunk < Shape::held; ++chunk) {
+      load_x(x + chunk * Shape::columns, held[chunk]);
+    }
+  }
   int slot = 0;
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += blocks) {
     const FewTile place = place_of(tile);
@@ -208,25 +232,21 @@ __global__ void __launch_bounds__(256, few_blocks)
     const int item_end = experts ? plan.begin[place.at + 1] : args.items;
     for (int first_item = item_begin; first_item < item_end; first_item += 8) {
       const int n = min(8, item_end - first_item);
-      const int my_item = first_item + min(g, n - 1);
-      const int my_row = experts ? plan.items[my_item] / args.list_divisor : x_row(args, my_item);
-      const std::uint16_t* x = args.x + my_row * args.x_stride + warp * segment + j * (Shape::nibbles ? 32 : 16);
+      const std::uint16_t* x = nullptr;
+      if constexpr (Shape::held == 0) {
+        const int my_item = first_item + min(g, n - 1);
+        const int my_row = experts ? plan.items[my_item] / args.list_divisor : x_row(args, my_item);
+        x = args.x + my_row * args.x_stride + first_column;
+      }
       float acc[Shape::tiles][4] = {};
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        uint4 of_x[Shape::subs][2];
-#pragma unroll
-        for (int sub = 0; sub < Shape::subs; ++sub) {
-          const auto* address = reinterpret_cast<const uint4*>(x + sub * (Shape::nibbles ? 16 : 64));
-          of_x[sub][0] = address[0], of_x[sub][1] = address[1];
-        }
-        x += Shape::columns;
+      const auto sum_chunk = [&](const uint4(&of_x)[Shape::subs][2], const auto& copy) {
         wait_copies<Shape::stages - 2>();
         __syncwarp();
-        copy_stage();
+        copy();
         const std::byte* const stage = ring + slot * Shape::stage_bytes;
         if (++slot == Shape::stages) slot = 0;
         // Scales: of lane 4g + j's columns in rows g, g + 8, ...
-        std::uint32_t codes[Shape::tiles * 2][Shape::subs] = {};
+        [[maybe_unused]] std::uint32_t codes[Shape::tiles * 2][Shape::subs] = {};
         bool rare = false;
         if constexpr (Shape::scaled) {
           const std::byte* of = stage + Shape::value_bytes;
@@ -245,7 +265,7 @@ __global__ void __launch_bounds__(256, few_blocks)
           for (int r = 0; r < Shape::tiles * 2; ++r) any |= codes[r][0] | codes[r][1];
           rare = Codec_::rare(any);
         }
-        std::uint32_t whole[Shape::tiles * 2][4];  // four-bit codes of both subs
+        [[maybe_unused]] std::uint32_t whole[Shape::tiles * 2][4];  // four-bit codes of both subs
         if constexpr (Shape::nibbles) {
 #pragma unroll
           for (int r = 0; r < Shape::tiles * 2; ++r) {
@@ -306,6 +326,19 @@ __global__ void __launch_bounds__(256, few_blocks)
           add.template operator()<true>();
         } else {
           add.template operator()<false>();
+        }
+      };
+      if constexpr (Shape::held > 0) {
+#pragma unroll
+        for (int chunk = 0; chunk < Shape::held; ++chunk) {
+          sum_chunk(held[chunk], [&] { copy_stage((chunk + Shape::stages) % Shape::held == 0); });
+        }
+      } else {
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          uint4 of_x[Shape::subs][2];
+          load_x(x, of_x);
+          x += Shape::columns;
+          sum_chunk(of_x, copy_next);
         }
       }
       __syncthreads();  // the sums before are read

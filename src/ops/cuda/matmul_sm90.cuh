@@ -1,5 +1,5 @@
-// The products of matmul.h for many rows of x on Hopper where W is bf16 (see matmul_wide_tiles_sm90.cuh): the warps that
-// copy and those that multiply.
+// The products of matmul.h for one list of many rows of x on Hopper where W is bf16 (see matmul_wide_tiles_sm90.cuh): the
+// warps that copy and those that multiply.
 #pragma once
 
 #include "src/ops/cuda/matmul_wide_launch_sm90.cuh"
@@ -15,23 +15,15 @@ namespace wide {
 template <WideStore Kind>
 __device__ inline void produce(const WideArgs& wide, const Stages& stages, unsigned rank) {
   using Layout = SharedLayout;
-  const MatmulArgs& args = wide.args;
-  const int steps = args.columns / step_columns;
+  const int steps = wide.args.columns / step_columns;
   const int first_block = static_cast<int>(rank) * 2;  // copied to both blocks of the cluster
   Place place;
   Ring<Layout::stages> ring;
-#pragma unroll
-  for (int box = 0; box < wide_boxes; ++box) prefetch_map(&wide.x_boxes[box]);
+  prefetch_boxes(wide);
   for (int turn = 0;; ++turn) {
     wait_for(stages.table_full(turn % 2), turn / 2 % 2);
     if (!read_place(stages.table(turn % 2) + Layout::Table::place, place)) break;
     arrive(stages.table_empty(turn % 2));
-    const WeightMaps* maps[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int part = part_of_block<Kind>(i, place.part);
-      maps[i] = args.groups > 0 ? args.maps + place.group * args.parts + part : wide.weights + part;
-    }
     for (int step = 0; step < steps; ++step) {
       wait_for(stages.empty(ring.stage), ring.phase ^ 1);
       const std::uint32_t full = stages.full(ring.stage);
@@ -39,13 +31,11 @@ __device__ inline void produce(const WideArgs& wide, const Stages& stages, unsig
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int block = first_block + i;
-        copy_box_to(3, stages.weights(ring.stage) + block * Layout::block_bytes, &maps[i]->values, step * step_columns,
+        copy_box_to(3, stages.weights(ring.stage) + block * Layout::block_bytes,
+                    &wide.weights[part_of_block<Kind>(i, place.part)].values, step * step_columns,
                     row_of_block<Kind>(block, place.row), full);
       }
-      const std::uint32_t x = stages.x(ring.stage);
-      copy_rows(0, place.copied, [&](int at, int box) {
-        copy_box(x + at * 128, &wide.x_boxes[box], step * step_columns, place.begin + at, full);
-      });
+      copy_box(stages.x(ring.stage), x_box(wide, place.copied), step * step_columns, place.begin, full);
       ring.step();
     }
   }
@@ -78,16 +68,6 @@ __device__ inline void multiply(Sums& sums, const Stages& stages, Ring<SharedLay
   release(stages.empty(last), rank);
 }
 
-// A tile without items of this block: stages go by.
-__device__ inline void pass_by(const Stages& stages, Ring<SharedLayout::stages>& ring, int steps, unsigned rank) {
-  for (int step = 0; step < steps; ++step) {
-    wait_for(stages.full(ring.stage), ring.phase);
-    __syncwarp();
-    release(stages.empty(ring.stage), rank);
-    ring.step();
-  }
-}
-
 template <WideStore Kind>
 __device__ inline void consume(const WideArgs& wide, const Stages& stages, unsigned rank) {
   using Layout = SharedLayout;
@@ -99,27 +79,23 @@ __device__ inline void consume(const WideArgs& wide, const Stages& stages, unsig
     const std::uint32_t place = stages.table(turn % 2) + Layout::Table::place;
     if (load_word(place + 24) == 0) break;
     const int copied = static_cast<int>(load_word(place + 20));
-    if (copied == 0) {
-      pass_by(stages, ring, steps, rank);
-    } else {
-      Sums sums = {};  // without it all widths' sums would be alive all along
-      const auto products = [&]<int N>() { multiply<N>(sums, stages, ring, steps, group, rank); };
-      switch (copied <= 96 ? (copied + 31) / 32 * 32 : copied) {
-        case 32: products.template operator()<32>(); break;
-        case 64: products.template operator()<64>(); break;
-        case 96: products.template operator()<96>(); break;
-        case 104:
-        case 112: products.template operator()<112>(); break;
-        case 120: products.template operator()<120>(); break;
-        case 128: products.template operator()<128>(); break;
-        case 136: products.template operator()<136>(); break;
-        case 144: products.template operator()<144>(); break;
-        default: products.template operator()<152>(); break;
-      }
-      pin(sums[0]);
-      pin(sums[1]);
-      store<Kind>(sums, wide, stages, turn % 2);
+    Sums sums = {};  // without it all widths' sums would be alive all along
+    const auto products = [&]<int N>() { multiply<N>(sums, stages, ring, steps, group, rank); };
+    switch (copied <= 96 ? (copied + 31) / 32 * 32 : copied) {
+      case 32: products.template operator()<32>(); break;
+      case 64: products.template operator()<64>(); break;
+      case 96: products.template operator()<96>(); break;
+      case 104:
+      case 112: products.template operator()<112>(); break;
+      case 120: products.template operator()<120>(); break;
+      case 128: products.template operator()<128>(); break;
+      case 136: products.template operator()<136>(); break;
+      case 144: products.template operator()<144>(); break;
+      default: products.template operator()<152>(); break;
     }
+    pin(sums[0]);
+    pin(sums[1]);
+    store<Kind>(sums, wide, stages, turn % 2);
     arrive(stages.table_empty(turn % 2));
   }
 }
@@ -133,11 +109,9 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Layout = SharedLayout;
   wait_for_previous();
-  const MatmulArgs& args = wide_args.args;
   const wide::Stages stages{(shared_address(dynamic_shared()) + 1023u) & ~1023u};
   const int thread = static_cast<int>(threadIdx.x);
   const unsigned rank = cluster_rank();
-  for (int i = thread; i < args.groups * args.parts; i += wide_threads) acquire_map(&args.maps[i].values);
   if (thread == 0) {
     for (int stage = 0; stage < Layout::stages; ++stage) {
       init_barrier(stages.full(stage), 1);
@@ -166,13 +140,13 @@ __global__ void __launch_bounds__(wide_threads, 1) matmul_wide_sm90(const __grid
 #endif
 }
 
-template <WeightFormat Format>
-cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
-  static_assert(Format == WeightFormat::bf16);
+inline cudaError_t matmul_shared(const MatmulArgs& args, cudaStream_t stream) {
   using Layout = SharedLayout;
+  // No block goes without items: a list that one pair of tiles could hold is cut into three at most.
+  static_assert(wide_least_items / 8 >= 3 * wide_cluster);
   WideArgs wide;
   const int units = describe_wide<Layout>(args, wide);
-  if (units < 0 || args.arranged) return cudaErrorInvalidValue;
+  if (units < 0 || args.groups > 0 || args.arranged) return cudaErrorInvalidValue;
   if (args.store == Store::activated) {
     return launch_wide<Layout, matmul_wide_sm90<WideStore::activated>>(wide, units, stream);
   }

@@ -30,7 +30,8 @@ cudaError_t matmul_wide(const MatmulArgs& args, cudaStream_t stream);
 // By format, as matmul_of.
 template <WeightFormat Format>
 cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream);
-extern template cudaError_t matmul_wide_of<WeightFormat::bf16>(const MatmulArgs&, cudaStream_t);
+template <>
+cudaError_t matmul_wide_of<WeightFormat::bf16>(const MatmulArgs& args, cudaStream_t stream);
 extern template cudaError_t matmul_wide_of<WeightFormat::fp8>(const MatmulArgs&, cudaStream_t);
 extern template cudaError_t matmul_wide_of<WeightFormat::mxfp8>(const MatmulArgs&, cudaStream_t);
 extern template cudaError_t matmul_wide_of<WeightFormat::mxfp4>(const MatmulArgs&, cudaStream_t);

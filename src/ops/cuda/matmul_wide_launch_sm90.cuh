@@ -28,13 +28,8 @@ inline int choose_item_pairs(int items, int row_tiles, int clusters, int cluster
 // Fills in everything; returns how many tiles of a cluster there are at most, -1 where the tensors cannot be described.
 template <typename Layout>
 int describe_wide(const MatmulArgs& args, WideArgs& wide) {
+  static_assert(sizeof(WideArgs) <= 8 << 10);  // arguments of kernels are up to 32,764 bytes
   wide.args = args;
-  for (int box = 0; box < wide_boxes; ++box) {
-    if (!encode_tensor_map(wide.x_boxes[box], args.x, 2, args.items, args.columns, args.x_stride * 2, 8 << box,
-                           step_columns, 128)) {
-      return -1;
-    }
-  }
   const bool activated = args.store == Store::activated;
   const int element = wide_element(args);
   bool aligned = reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0 && args.out_stride * element % 16 == 0;
@@ -48,6 +43,18 @@ int describe_wide(const MatmulArgs& args, WideArgs& wide) {
   if (activated) wide.row_tiles = (args.inline_parts[0].rows + wide_rows / 2 - 1) / (wide_rows / 2);
   wide.vector_stores = aligned ? 1 : 0;
   wide.item_pairs = choose_item_pairs(args.items, wide.row_tiles, 132 / wide_cluster, Layout::cluster_items);
+  // What a block copies of a tile: of groups anything, of a list two widths.
+  constexpr int most_eights = Layout::cluster_items / wide_cluster / 8;
+  static_assert(most_eights <= wide_boxes);
+  const int eights = (args.items + 7) / 8 / (wide.item_pairs * wide_cluster);
+  wide.least_eights = args.groups > 0 || eights == 0 ? 1 : eights;
+  wide.most_eights = args.groups > 0 || eights + 1 > most_eights ? most_eights : eights + 1;
+  for (int rows = 8 * wide.least_eights; rows <= 8 * wide.most_eights; rows += 8) {
+    if (!encode_tensor_map(wide.x_boxes[rows / 8 - 1], args.x, 2, args.items, args.columns, args.x_stride * 2, rows,
+                           step_columns, 128)) {
+      return -1;
+    }
+  }
   const int pairs = args.groups > 0 ? args.items / Layout::cluster_items + args.groups : wide.item_pairs;
   return pairs * wide.row_tiles;
 }

@@ -3,11 +3,12 @@
 // Two blocks of threads, a cluster, sum 256 rows of W by tiles of items. Each block has two warpgroups that multiply and a
 // third of single warps: some keep rings of columns filled by tensor copies, one works out the tiles and what multiplies
 // their results. Tiles of items are cut to what an expert has, in steps of 8.
-//   bf16 (matmul_sm90.cuh): W is the operand from shared memory. The blocks take the same rows of W with half of the items
-//     each, up to 152, and each copies half of the weights to both. A warpgroup has 128 rows, two products of 64.
-//   Others (matmul_widened_sm90.cuh): W is widened into registers, a k16 ahead of the tensor cores. The blocks take the
-//     same items with 128 rows of W each, so that a weight is widened once for all of them, and each copies half of the
-//     items to both. A warpgroup has 64 rows.
+//   One list with bf16 (matmul_sm90.cuh): W is the operand from shared memory. The blocks take the same rows of W with
+//     half of the items each, up to 152, and each copies half of the weights to both. A warpgroup has 128 rows, two
+//     products of 64.
+//   Others (matmul_widened_sm90.cuh): W is widened into registers, or merely loaded, a k16 ahead of the tensor cores. The
+//     blocks take the same items with 128 rows of W each, so that a weight is widened once for all of them, and each
+//     copies half of the items to both. A warpgroup has 64 rows.
 // This file: what both have in common, the tiles and their tables.
 #pragma once
 
@@ -21,10 +22,13 @@ namespace m3::ops::cuda {
 // How results leave: rounded, rounded before and after gelu, as they are, or two parts through the activation.
 enum class WideStore { halves, gelu, floats, activated };
 
-inline constexpr int wide_boxes = 5;
+inline constexpr int wide_boxes = 19;
 
 struct WideArgs {
-  TensorMap x_boxes[wide_boxes];  // of 8, 16, … 128 rows
+  // Of 8, 16, … 152 rows: a box costs 75 ns whatever it brings, so that a step of x is one. A launch has those of the
+  // widths that it copies, least_eights … most_eights.
+  TensorMap x_boxes[wide_boxes];
+  int least_eights, most_eights;
   WeightMaps weights[max_parts];
   MatmulArgs args;
   int row_tiles;   // of all parts
@@ -234,16 +238,10 @@ __device__ inline void schedule(const WideArgs& wide, const Shared<Layout>& shar
   }
 }
 
-// One thread copies `count` rows of x, in eights, from `first` on, by the fewest boxes.
-template <typename Copy>
-__device__ inline void copy_rows(int first, int count, const Copy& copy) {
-  int at = first;
-#pragma unroll
-  for (int box = wide_boxes - 1; box >= 0; --box) {
-    if ((count & 8 << box) == 0) continue;
-    copy(at, box);
-    at += 8 << box;
-  }
+// What copies boxes of `rows` rows of x, whole eights.
+__device__ inline const TensorMap* x_box(const WideArgs& wide, int rows) { return wide.x_boxes + rows / 8 - 1; }
+__device__ inline void prefetch_boxes(const WideArgs& wide) {
+  for (int eights = wide.least_eights; eights <= wide.most_eights; ++eights) prefetch_map(x_box(wide, 8 * eights));
 }
 
 // This warp is done with a stage: told to both blocks, which copy into it.

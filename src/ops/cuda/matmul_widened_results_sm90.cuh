@@ -16,9 +16,10 @@ struct WidenedLayout {
   static constexpr int blocks = 2;  // of 64 rows of W
   // A stage of W is rows of 128 bytes: tensor copies cost by the row.
   static constexpr int weight_steps = 128 / step_bytes(Format);
+  static constexpr int weight_columns = Format == WeightFormat::bf16 ? 64 : 128;  // as the maps count them (bytes else)
   static constexpr int block_bytes = 64 * 128;
   static constexpr int weight_bytes = blocks * block_bytes;
-  static constexpr int weight_stages = Halves == 2 ? 3 : 5;
+  static constexpr int weight_stages = Format == WeightFormat::bf16 ? 4 : Halves == 2 ? 3 : 5;
   static constexpr int x_bytes = items * 128;
   static constexpr int x_stages = Halves == 2 ? 4 : 6;
   static constexpr int scale_row = scale_row_bytes<Format>;

@@ -1,4 +1,4 @@
-// The products of matmul.h for many rows of x on Hopper where W is not bf16 (see matmul_wide_tiles_sm90.cuh): the warps
+// The products of matmul.h for many rows of x on Hopper with W in registers (see matmul_wide_tiles_sm90.cuh): the warps
 // that copy, those that widen and multiply, and the launch.
 #pragma once
 
@@ -39,7 +39,7 @@ __device__ inline void produce_weights(const WideArgs& wide, const WidenedStages
       expect(full, static_cast<unsigned>(Layout::weight_bytes + (scales_too ? Layout::scale_bytes : 0)));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        copy_box(stages.weights(ring.stage) + i * Layout::block_bytes, &maps[i]->values, stage * 128,
+        copy_box(stages.weights(ring.stage) + i * Layout::block_bytes, &maps[i]->values, stage * Layout::weight_columns,
                  row_of_block<Kind>(i, place.row), full);
       }
       if constexpr (Layout::scale_row > 0) {
@@ -63,8 +63,7 @@ __device__ inline void produce_x(const WideArgs& wide, const WidenedStages<Layou
   const int steps = wide.args.columns / step_columns;
   Place place;
   Ring<Layout::x_stages> ring;
-#pragma unroll
-  for (int box = 0; box < wide_boxes; ++box) prefetch_map(&wide.x_boxes[box]);
+  prefetch_boxes(wide);
   for (int turn = 0;; ++turn) {
     wait_for(stages.table_full(turn % 2), turn / 2 % 2);
     if (!read_place(stages.table(turn % 2) + Layout::Table::place, place)) break;
@@ -78,11 +77,9 @@ __device__ inline void produce_x(const WideArgs& wide, const WidenedStages<Layou
       wait_for(stages.x_empty(ring.stage), ring.phase ^ 1);
       const std::uint32_t full = stages.x_full(ring.stage);
       expect(full, static_cast<unsigned>(count * place.copied * 128));
-      std::uint32_t to = stages.x(ring.stage);
-      for (int step = first; step < first + count; ++step) {
-        copy_rows(first_item, own, [&](int at, int box) {
-          copy_box_to(3, to + at * 128, &wide.x_boxes[box], step * step_columns, place.begin + at, full);
-        });
+      std::uint32_t to = stages.x(ring.stage) + first_item * 128;
+      for (int step = first; own > 0 && step < first + count; ++step) {
+        copy_box_to(3, to, x_box(wide, own), step * step_columns, place.begin + first_item, full);
         to += place.copied * 128;
       }
       ring.step();
@@ -109,10 +106,18 @@ __device__ inline void multiply_widened(float (&sums)[Halves][WidenedLayout<Form
   using Rows = RowsOfStep<Format, Arranged>;
   constexpr int next_row = Kind == WideStore::activated ? 64 : 8;  // a thread's second row: up's, or 8 on
   constexpr int per = Layout::weight_steps;
+  constexpr bool direct = Format == WeightFormat::bf16;  // nothing to widen
   const int thread = fresh(static_cast<int>(threadIdx.x));
   const int j = thread % 4;
   const int row = first_row_of<Kind, Arranged>(thread);
-  const std::uint32_t row_at = Rows::place(row, j);
+  std::uint32_t row_at;  // what the lane loads begins here
+  if constexpr (direct) {
+    const int lane = thread % warp_size;
+    const int fetched = first_row_of<Kind, Arranged>(thread - lane + lane % 8 * 4) + lane / 8 % 2 * next_row;
+    row_at = Rows::place(fetched, lane / 16);
+  } else {
+    row_at = Rows::place(row, j);
+  }
   const unsigned pick = pick_of<Format>(j);
   const int together = steps_of_stage<Layout>(copied);
   const unsigned step_bytes_of_x = copied * 128;
@@ -137,18 +142,30 @@ __device__ inline void multiply_widened(float (&sums)[Halves][WidenedLayout<Form
     const unsigned half_bytes = half_of(copied) * 128;
     for (int step = 0; step < steps; ++step) {
       const StepPlace here = begin_step(step);
-      rows.template load<next_row>(here, j);
+      if constexpr (direct) {
+        __syncwarp();  // lanes may have come from the wait apart
+        Rows::load_k16(here, 0, w[0]);
+        Rows::load_k16(here, 1, w[1]);
+      } else {
+        rows.template load<next_row>(here, j);
+      }
       wait_for(stages.x_full(rings.x.stage), rings.x.phase);
       const std::uint64_t x = rows_descriptor(stages.x(rings.x.stage) + in_stage * step_bytes_of_x);
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        rows.template widen<next_row>(s, pick, w[s]);
-        rows.template load_ahead<next_row>(s, here, here, false, j);
+        if constexpr (!direct) {
+          rows.template widen<next_row>(s, pick, w[s]);
+          rows.template load_ahead<next_row>(s, here, here, false, j);
+        }
         wgmma_fence();
         WgmmaItems<N>::run(sums[0], w[s], descriptor_at(x, s * 32), 1);
         WgmmaItems<N>::run(sums[1], w[s], descriptor_at(x, half_bytes + s * 32), 1);
         wgmma_commit();
         wgmma_wait<2>();
+        // The products of this k16 and the one before may be under way: others' operands are free.
+        if constexpr (direct) {
+          if (s < 2) Rows::load_k16(here, s + 2, w[s + 2]);
+        }
         if (s == 1 && in_stage == 0 && step > 0) release_x();
       }
       if ((step + 1) % per == 0 || step + 1 == steps) {
@@ -215,7 +232,18 @@ __device__ inline void consume_widened(const WideArgs& wide, const WidenedStages
       multiply_widened<N, Kind, Arranged, Format, Halves>(sums, stages, rings, steps, rank, copied);
     };
     // No more widths: short of registers, ptxas would wait for each product.
-    if constexpr (Halves == 2) {
+    if constexpr (Format == WeightFormat::bf16) {
+      // For experts of about 256 items; up to 128, reading W takes longer than 64 columns of products.
+      const int half = half_of(copied);
+      switch (half <= 64 ? 64 : half <= 96 ? 96 : half <= 120 ? 120 : half) {
+        case 64: multiply.template operator()<64>(); break;
+        case 96: multiply.template operator()<96>(); break;
+        case 120: multiply.template operator()<120>(); break;
+        case 128: multiply.template operator()<128>(); break;
+        case 136: multiply.template operator()<136>(); break;
+        default: multiply.template operator()<144>(); break;
+      }
+    } else if constexpr (Halves == 2) {
       switch ((half_of(copied) + 15) / 16) {
         case 1:
         case 2: multiply.template operator()<32>(); break;
@@ -307,7 +335,7 @@ cudaError_t matmul_widened_by(const MatmulArgs& args, cudaStream_t stream) {
   if (units < 0 || args.gelu) return cudaErrorInvalidValue;
   const bool activated = args.store == Store::activated;
   const int element = wide_element(args);
-  if constexpr (Format != WeightFormat::fp8) {
+  if constexpr (Codec<Format>::scaled) {
     if (args.arranged && activated) {
       return launch_wide<Layout, matmul_widened_sm90<Format, Halves, WideStore::activated, true>>(wide, units, stream);
     }
@@ -327,7 +355,6 @@ cudaError_t matmul_widened_by(const MatmulArgs& args, cudaStream_t stream) {
 
 template <WeightFormat Format>
 cudaError_t matmul_wide_of(const MatmulArgs& args, cudaStream_t stream) {
-  static_assert(Format != WeightFormat::bf16);
   // Measured for 128 experts of MXFP4: 2.64 ms instead of 3.15 at 512 tokens, 3.22 instead of 3.40 at 2048.
   if constexpr (step_bytes(Format) == 32) {
     if (args.groups > 0 && args.items < 80 * args.groups) return matmul_widened_by<Format, 1>(args, stream);

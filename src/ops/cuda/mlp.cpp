@@ -6,6 +6,7 @@
 #include "src/ops/cuda/backend.h"
 #include "src/ops/cuda/experts_sm90.h"
 #include "src/ops/cuda/matmul_decode_sm90.h"
+#include "src/ops/cuda/matmul_narrow_sm90.h"
 #include "src/ops/host/host_backend.h"
 
 namespace m3::ops::cuda {
@@ -80,13 +81,14 @@ std::int64_t scratch_for(std::int64_t tokens, std::int64_t k, std::int64_t group
   return arena.used();
 }
 
-// How the experts' matrices are copied by the kernels of many rows: gate and up in turn, then down. False, and nothing
-// added, where they do not take one.
-bool describe(std::span<const MlpWeights* const> experts, std::vector<WeightMaps>& copies) {
-  if (!has_wide_kernels()) return false;
+// How the experts' matrices are copied by the kernels of many rows, or (`tall`) those of matmul_narrow_sm90.h: gate and up in
+// turn, then down. False, and nothing added, where they do not take one.
+bool describe(std::span<const MlpWeights* const> experts, std::vector<WeightMaps>& copies, bool tall) {
+  if (tall ? !has_narrow_kernels() : !has_wide_kernels()) return false;
   const std::size_t before = copies.size();
   const auto add = [&](const WeightMatrix& weight) {
-    return encode_weight(copies.emplace_back(), part_of(weight, 0), static_cast<int>(weight.columns));
+    return (tall ? encode_tall_weight : encode_weight)(copies.emplace_back(), part_of(weight, 0),
+                                                       static_cast<int>(weight.columns));
   };
   bool all = true;
   for (const MlpWeights* expert : experts) all = all && add(expert->gate) && add(expert->up);
@@ -125,7 +127,7 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
   std::vector<WeightPart> parts;
   std::vector<WeightMaps> copies;    // of gate and up, then of down
   std::vector<std::size_t> offsets;  // of each class's four tables
-  std::vector<std::optional<std::size_t>> copy_offsets;
+  std::vector<std::optional<std::size_t>> copy_offsets, tall_offsets;
   for (const MlpWeights& expert : experts) {
     const auto known =
         std::ranges::find_if(entry->classes, [&](const ExpertClass& other) { return same_class(other.shape, expert); });
@@ -147,8 +149,11 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
     for (const MlpWeights* member : members) parts.push_back(part_of(member->gate, 0));
     for (const MlpWeights* member : members) parts.push_back(part_of(member->up, member->gate.rows));
     for (const MlpWeights* member : members) parts.push_back(part_of(member->down, 0));
-    copy_offsets.push_back(describe(members, copies) ? std::optional(copies.size() - 3 * members.size())
+    for (const bool tall : {false, true}) {
+      (tall ? tall_offsets : copy_offsets)
+          .push_back(describe(members, copies, tall) ? std::optional(copies.size() - 3 * members.size())
                                                      : std::nullopt);
+    }
   }
   const std::size_t part_bytes = parts.size() * sizeof(WeightPart);
   const std::size_t map_bytes = experts.size() * sizeof(std::int32_t);
@@ -173,6 +178,10 @@ const ExpertTable& CudaBackend::table_of(std::span<const MlpWeights> experts) {
     if (copy_offsets[i]) {
       kind.gate_up_maps = reinterpret_cast<const WeightMaps*>(described) + *copy_offsets[i];
       kind.down_maps = kind.gate_up_maps + 2 * groups;
+    }
+    if (tall_offsets[i]) {
+      kind.gate_up_tall_maps = reinterpret_cast<const WeightMaps*>(described) + *tall_offsets[i];
+      kind.down_tall_maps = kind.gate_up_tall_maps + 2 * groups;
     }
     kind.group_of_expert = reinterpret_cast<const std::int32_t*>(map);
   }
@@ -199,6 +208,7 @@ struct MlpRun {
   const MlpWeights* shape = nullptr;
   const WeightPart *gate_up = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;  // groups' tables
   const WeightMaps *gate_up_maps = nullptr, *down_maps = nullptr;
+  const WeightMaps *gate_up_tall_maps = nullptr, *down_tall_maps = nullptr;
   std::int64_t rows = 0;                                                              // of packed, inner and sums
   bool old_x = false, old_inner = false, old_routing = false, routing_older = false;  // as MatmulArgs has them
 };
@@ -250,6 +260,15 @@ ExpertsArgs experts_args(const MlpRun& mlp) {
 bool takes_at_once(const ExpertsArgs& args, const MlpWeights& shape) {
   return !quantised(shape) &&
          experts_take_sm90(args, part_of(shape.gate, 0), part_of(shape.up, 0), part_of(shape.down, 0));
+}
+
+// Whether a class of experts is better left to matmul_narrow_sm90.h than to the kernels of few rows.
+bool prefers_narrow(const MlpRun& mlp) {
+  const MlpWeights& shape = *mlp.shape;
+  return !mlp.args.fixed_order && mlp.gate_up_tall_maps != nullptr && !quantised(shape) &&
+         shape.gate.format == shape.up.format &&
+         narrow_takes_groups(shape.gate.format, mlp.args.items, mlp.args.groups, shape.gate.columns) &&
+         narrow_takes_groups(shape.down.format, mlp.args.items, mlp.args.groups, shape.down.columns);
 }
 
 // Whether gate, up and activation are one launch.
@@ -304,11 +323,14 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     }
     MatmulArgs inner = mlp.args;
     inner.fixed_order = deterministic_;
+    inner.partials = partials_;
+    inner.counters = counters_;
     inner.x_by_list = inner.result_by_list = false;
     inner.x = grouped ? memory.packed : x;
     inner.x_stride = grouped ? columns : hidden.row_stride;
     inner.table = mlp.gate_up;
     inner.maps = mlp.gate_up_maps;
+    inner.tall_maps = mlp.gate_up_tall_maps;
     inner.inline_parts[inner.parts++] = part_of(shape.gate, 0);
     inner.inline_parts[inner.parts++] = part_of(shape.up, shape.gate.rows);
     inner.columns = static_cast<int>(columns);
@@ -321,6 +343,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     MatmulArgs outer = inner;
     outer.table = mlp.down;
     outer.maps = mlp.down_maps;
+    outer.tall_maps = mlp.down_tall_maps;
     outer.parts = 1;
     outer.inline_parts[0] = part_of(shape.down, 0);
     outer.columns = static_cast<int>(shape.gate.rows);
@@ -334,7 +357,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
     if (round_parts) outer.store = Store::weighted_halves;
     inner.arranged = outer.arranged =
         round_parts && !quantised(shape) && takes_arranged(shape.gate.format) && takes_arranged(shape.down.format);
-    if (!takes_wide(inner) || !takes_wide(outer) || (grouped && hidden.row_stride % 8 != 0)) return false;
+    const auto takes = [](const MatmulArgs& args) { return takes_narrow(args) || takes_wide(args); };
+    if (!takes(inner) || !takes(outer) || (grouped && hidden.row_stride % 8 != 0)) return false;
 
     Arena own = arena;
     const Activations rows =
@@ -447,6 +471,8 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.down = kind.down;
       mlp.gate_up_maps = kind.gate_up_maps;
       mlp.down_maps = kind.down_maps;
+      mlp.gate_up_tall_maps = kind.gate_up_tall_maps;
+      mlp.down_tall_maps = kind.down_tall_maps;
       mlp.rows = tokens * k;
       mlp.args.items = static_cast<std::int32_t>(tokens * k);
       mlp.args.groups = kind.groups;
@@ -469,17 +495,19 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       at_once.limit = activation.limit;
       at_once.beta = activation.beta;
       at_once.counters = counters_;
-      if (meets_ && !deterministic_ && kind.gate_up != nullptr && takes_at_once(at_once, kind.shape)) {
+      const bool narrow = prefers_narrow(mlp);
+      if (meets_ && !deterministic_ && !narrow && kind.gate_up != nullptr && takes_at_once(at_once, kind.shape)) {
         if (shared_decode) gate_and_up(of_shared, alone);
         at_once.old_routing = shared_decode;
         check(launch_experts_sm90(at_once, stream_), "experts");
+        combine.old_ids = true;  // lets the next begin behind its own wait
         of_shared.old_inner = shared_decode;
         if (shared_decode) down(of_shared, alone);
         shared_left = shared_left && !shared_decode;
         continue;
       }
-      const bool decode = kind.gate_up != nullptr && takes_decode(mlp, hidden);
-      if (!decode && (tokens * k > direct_worth || !takes_fast_kernels(kind.shape, hidden))) {
+      const bool decode = !narrow && kind.gate_up != nullptr && takes_decode(mlp, hidden);
+      if (!decode && (narrow || tokens * k > direct_worth || !takes_fast_kernels(kind.shape, hidden))) {
         check(launch_group_pairs(routing, static_cast<int>(tokens), kinds, lists, stream_), "experts: lists");
         mlp.args.expert_ids = nullptr;
         mlp.args.list = lists.list;
@@ -494,6 +522,7 @@ void CudaBackend::run_experts(const Tensor& hidden, const Routing& routing, int 
       mlp.old_x = mlp.old_routing = in_turn;
       if (!decode && run_wide(mlp, routed)) continue;
       gate_and_up(mlp, routed);
+      combine.old_ids = combine.old_ids || decode;
       of_shared.old_inner = in_turn;
       if (in_turn) down(of_shared, alone);
       mlp.old_inner = in_turn;

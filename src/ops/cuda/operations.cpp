@@ -4,6 +4,7 @@
 #include "src/base/error.h"
 #include "src/ops/cuda/backend.h"
 #include "src/ops/cuda/matmul_decode_sm90.h"
+#include "src/ops/cuda/matmul_narrow_sm90.h"
 #include "src/ops/host/host_backend.h"
 
 namespace m3::ops::cuda {
@@ -98,6 +99,8 @@ bool CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
   args.out_stride = out.row_stride;
   args.bias = bias.data();
   args.fixed_order = deterministic_;
+  args.partials = partials_;
+  args.counters = counters_;
   std::int64_t first_column = 0;
   for (std::size_t first = 0; first < weights.size();) {
     // Weights that take the same activations go together.
@@ -120,7 +123,8 @@ bool CudaBackend::multiply(const Tensor& x, std::span<const WeightMatrix> weight
     // The products of 9 to 64 rows take no list.
     MatmulArgs gathered = args;
     gathered.list = nullptr;
-    if (args.list != nullptr && rows.scales == nullptr && !decode_takes_sm90(args) && decode_takes_sm90(gathered)) {
+    if (args.list != nullptr && rows.scales == nullptr && !decode_takes_sm90(args) &&
+        (decode_takes_sm90(gathered) || takes_narrow(gathered))) {
       auto* memory = arena.take<std::uint16_t>(std::int64_t{args.items} * args.columns);
       check(launch_gather_rows(args.x, args.x_stride, args.list, args.items, args.columns, memory, stream_), what);
       gathered.x = memory;
@@ -219,6 +223,8 @@ void CudaBackend::select_blocks(const Batch& batch, const SelectBlocks& args, co
   launch.index_q = halves(index_q);
   launch.stride = index_q.row_stride;
   launch.index_k = pages.index_k;
+  launch.k = pages.k;
+  launch.v = pages.v;
   launch.block_ids = block_ids;
   launch.scores = reinterpret_cast<float*>(scratch_.data());
   launch.score_floats = std::ssize(scratch_) / 4;

@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "src/ops/cuda/attention.cuh"
-#include "src/ops/cuda/select_prefill_sm90.cuh"
+#include "src/ops/cuda/select_choice_sm90.cuh"
 
 namespace m3::ops::cuda {
 
@@ -21,6 +21,7 @@ struct DecodeCall {
   int most_notes;        // of a row
   std::uint32_t* notes;  // [rows, most_notes]
   unsigned* counters;    // [sequences], zero between calls
+  unsigned ahead;        // bytes of K and of V that the L2 is asked for of a chosen block; 0: of none
 };
 
 // What the block wrote before (behind a barrier of its threads) is seen by whoever adds later, and the other way round.
@@ -28,198 +29,6 @@ __device__ inline unsigned add_in_order(unsigned* counter, unsigned value) {
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
   return before;
-}
-
-// Up to 64 blocks of one row and their keys, ascending by block.
-struct ShortList {
-  std::uint32_t keys[64];
-  int ids[64];
-};
-
-// A warp's gathering of what is at least as high as `least`: all above it, and of those that tie with it the first
-// `wanted`.
-struct Gathering {
-  std::uint32_t least;
-  int wanted, count, ties;
-  __device__ void add(std::uint32_t key, int id, ShortList& list, int lane) {
-    const unsigned below = (1u << lane) - 1;
-    const unsigned equal = __ballot_sync(all_lanes, key == least);
-    const bool take = key > least || (key == least && ties + __popc(equal & below) < wanted);
-    ties += __popc(equal);
-    const unsigned taken = __ballot_sync(all_lanes, take);
-    const int place = count + __popc(taken & below);
-    if (take && place < 64) list.keys[place] = key, list.ids[place] = id;
-    count += __popc(taken);
-  }
-};
-
-// At least `wanted` lanes hold something as high as the wanted-th highest lane's: that, and at least 1.
-__device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted, int lane) {
-  int rank = 0;
-#pragma unroll
-  for (int i = 0; i < warp_size; ++i) {
-    const std::uint32_t other = __shfl_sync(all_lanes, own, i);
-    rank += other > own || (other == own && i < lane) ? 1 : 0;
-  }
-  const unsigned holder = __ballot_sync(all_lanes, rank == wanted - 1);
-  return max(1u, __shfl_sync(all_lanes, own, __ffs(static_cast<int>(holder)) - 1));
-}
-
-// The `wanted` best of the list, still ascending by block, at its front. Returns how many.
-__device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted, int lane) {
-  std::uint32_t key[2];
-  int id[2], rank[2] = {0, 0};
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int at = h * warp_size + lane;
-    key[h] = at < count ? list.keys[at] : 0;
-    id[h] = list.ids[at];
-  }
-#pragma unroll
-  for (int i = 0; i < warp_size; ++i) {
-    const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);
-    rank[0] += other > key[0] || (other == key[0] && i < lane) ? 1 : 0;
-    rank[1] += other >= key[1] ? 1 : 0;
-  }
-  if (count > warp_size) {
-#pragma unroll
-    for (int i = 0; i < warp_size; ++i) {
-      const std::uint32_t other = __shfl_sync(all_lanes, key[1], i);
-      rank[0] += other > key[0] ? 1 : 0;
-      rank[1] += other > key[1] || (other == key[1] && i < lane) ? 1 : 0;
-    }
-  }
-  int chosen = 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const bool take = key[h] != 0 && rank[h] < wanted;
-    const unsigned taken = __ballot_sync(all_lanes, take);
-    const int place = chosen + __popc(taken & ((1u << lane) - 1));
-    if (take) list.keys[place] = key[h], list.ids[place] = id[h];
-    chosen += __popc(taken);
-  }
-  __syncwarp();
-  return chosen;
-}
-
-// The same of scores[from, to) where the list is too short for what is high: one after another.
-__device__ __noinline__ int choose_slowly(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
-                                          int lane) {
-  std::uint32_t last_key = 0xffffffffu, mine_key = 0;
-  int last_id = -1, mine_id = -1, chosen = 0;
-  for (; chosen < wanted; ++chosen) {
-    std::uint32_t best = 0;
-    int best_id = 0x7fffffff;
-    for (int at = from + lane; at < to; at += warp_size) {
-      const std::uint32_t value = __ldcg(scores + at);
-      const bool after = value < last_key || (value == last_key && at > last_id);
-      if (after && value > best) best = value, best_id = at;
-    }
-    last_key = __reduce_max_sync(all_lanes, best);
-    if (last_key == 0) break;
-    last_id =
-        static_cast<int>(__reduce_min_sync(all_lanes, best == last_key ? static_cast<unsigned>(best_id) : 0xffffffffu));
-    if (lane == chosen) mine_key = last_key, mine_id = last_id;
-  }
-  int smaller = 0;
-  for (int i = 0; i < chosen; ++i) smaller += __shfl_sync(all_lanes, mine_id, i) < mine_id ? 1 : 0;
-  if (lane < chosen) list.keys[smaller] = mine_key, list.ids[smaller] = mine_id;
-  __syncwarp();
-  return chosen;
-}
-
-// Of scores[from, to), to - from <= 32 · Held, the `wanted` (at most 16) best, ties to the lower block, into the front of
-// `list`, ascending; by one warp. Returns how many.
-template <int Held>
-__device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
-                                             int lane) {
-  std::uint32_t values[Held];
-#pragma unroll
-  for (int i = 0; i < Held; ++i) {
-    const int at = from + i * warp_size + lane;
-    values[i] = at < to ? __ldcg(scores + at) : 0;
-  }
-  std::uint32_t own = 0;
-#pragma unroll
-  for (int i = 0; i < Held; ++i) own = max(own, values[i]);
-  Gathering gathering{least_of_lanes(own, wanted, lane), wanted, 0, 0};
-#pragma unroll
-  for (int i = 0; i < Held; ++i) gathering.add(values[i], from + i * warp_size + lane, list, lane);
-  __syncwarp();
-  if (gathering.count > 64) return choose_slowly(scores, from, to, wanted, list, lane);
-  return keep_best(list, gathering.count, wanted, lane);
-}
-
-// A sequence's scores came from several blocks of threads, `first` … `last` of the run; each noted the highest of every
-// 32 that it had. `a_group`: such notes of one of them.
-struct Contributors {
-  int units, groups;  // of the whole call
-  int begin, end;     // the sequence's units
-  int first, a_group;
-  // Scores that note `i` stands for, counted from `begin`.
-  __device__ void run(int i, int& from, int& to) const {
-    const int group = first + i / a_group;
-    const int last = min(run_begin(units, group + 1, groups), end) - begin;
-    from = min(max(run_begin(units, group, groups), begin) - begin + i % a_group * warp_size, last);
-    to = min(last, from + warp_size);
-  }
-};
-
-// As choose_of_run, over notes [from_note, to_note), at most 32 · notes_by_lane: most scores are not looked at. scores[i]:
-// of the sequence's unit i; those from `limit` on are none of the row's candidates.
-inline constexpr int notes_by_lane = 24;
-
-__device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, const std::uint32_t* notes,
-                                               const Contributors& contributors, int from_note, int to_note, int limit,
-                                               int wanted, ShortList& list, int lane) {
-  constexpr std::uint32_t unknown = 0xffffffffu;  // the note holds more than candidates: its scores are looked at
-  std::uint32_t values[notes_by_lane];
-  std::uint32_t own = 0;
-#pragma unroll
-  for (int i = 0; i < notes_by_lane; ++i) {
-    const int at = from_note + i * warp_size + lane;
-    values[i] = 0;
-    if (at < to_note) {
-      int from, to;
-      contributors.run(at, from, to);
-      if (from < to && from < limit) values[i] = to > limit ? unknown : __ldcg(notes + at);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < notes_by_lane; ++i) own = max(own, values[i] == unknown ? 0 : values[i]);
-  const std::uint32_t least = least_of_lanes(own, wanted, lane);
-  Gathering of_notes{least, 1 << 30, 0, 0};
-#pragma unroll
-  for (int i = 0; i < notes_by_lane; ++i) of_notes.add(values[i], from_note + i * warp_size + lane, list, lane);
-  __syncwarp();
-  int low, high, unused;
-  contributors.run(from_note, low, unused);
-  contributors.run(to_note - 1, unused, high);
-  high = min(high, limit);
-  if (of_notes.count > 64) return choose_slowly(scores, low, high, wanted, list, lane);
-  // The notes move to registers: the list is about to be written.
-  const int noted[2] = {list.ids[lane], list.ids[warp_size + lane]};
-  __syncwarp();
-  Gathering gathering{least, wanted, 0, 0};
-  constexpr int batch = 8;
-  for (int base = 0; base < of_notes.count; base += batch) {
-    std::uint32_t keys[batch];
-    int ids[batch];
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      const int which = base + i;
-      const int note = __shfl_sync(all_lanes, which < warp_size ? noted[0] : noted[1], which % warp_size);
-      int from = 0, to = 0;
-      if (which < of_notes.count) contributors.run(note, from, to);
-      ids[i] = from + lane;
-      keys[i] = ids[i] < min(to, limit) ? __ldcg(scores + ids[i]) : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < batch; ++i) gathering.add(keys[i], ids[i], list, lane);
-  }
-  __syncwarp();
-  if (gathering.count > 64) return choose_slowly(scores, low, high, wanted, list, lane);
-  return keep_best(list, gathering.count, wanted, lane);
 }
 
 // One row's ids where nothing had to be scored: none, or all.
@@ -238,6 +47,28 @@ __device__ __forceinline__ void write_unscored_row(const SelectArgs& args, int t
   }
 }
 
+// What a row's ids hold beside the `chosen` ones: the first blocks, the last, and -1. limit: as limit_of.
+__device__ __forceinline__ void write_others(const SelectArgs& args, const Choice& choice, int limit, int chosen,
+                                             std::int32_t* ids, int lane) {
+  for (int i = lane; i < args.topk; i += warp_size) {
+    if (limit < 0) {
+      ids[i] = -1;
+    } else if (i < choice.leading) {
+      ids[i] = i;
+    } else if (i >= choice.leading + chosen) {
+      const int at = i - choice.leading - chosen;
+      ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
+    }
+  }
+}
+
+// The first call.ahead bytes of a chosen block's K and V, on their way to the L2 ahead of attention.
+__device__ __forceinline__ void ask_ahead(const SelectArgs& args, const DecodeCall& call, int page, int head) {
+  if (page < 0) return;
+  prefetch_l2_run(page_run(args.k, page, head, args.k.dtype == DType::f8_e4m3 ? 1 : 2), call.ahead);
+  prefetch_l2_run(page_run(args.v, page, head, args.v.dtype == DType::f8_e4m3 ? 1 : 2), call.ahead);
+}
+
 // `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
 template <bool Fp8, int Sets, int Stages>
 struct DecodeShape {
@@ -254,7 +85,7 @@ inline constexpr int most_direct = 1024;
 // 8 · ColumnTiles columns: the tokens of a sequence times heads. The last warp copies.
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
 __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
-                                  65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads)
+                                  ColumnTiles == 1 ? 65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads : 1)
     select_blocks_decode_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
@@ -270,7 +101,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   __shared__ std::uint32_t best[columns][held + 1];
   __shared__ ShortList lists[warps];
   __shared__ int list_count[warps];
-  __shared__ int is_last;
+  __shared__ int is_last[2];
   __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
@@ -374,9 +205,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     const bool there = row < (args.batch.query_begin[of_sequence + 1] - first) * heads;
     return there ? limit_of(args, first + row / heads, of_sequence) : -1;
   };
-  const auto split_of = [&](int rows) { return rows * 2 <= warps ? 2 : 1; };  // warps a row
+  // Warps a row. Of up to 64 candidates one chooses from registers.
+  constexpr int most_brief = 2 * warp_size;
+  const auto split_of = [&](int candidates, int rows) { return candidates > most_brief && rows * 2 <= warps ? 2 : 1; };
   const auto own_row = [&](int of_sequence) {
-    return warp / split_of((args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence]) * heads);
+    const int tokens = args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence];
+    return warp / split_of(unit_begin[of_sequence + 1] - unit_begin[of_sequence], tokens * heads);
   };
   int own_limit = unit < last_unit ? limit_of_row(sequence, own_row(sequence)) : -1;
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -398,12 +232,100 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   const int g = lane / 4;
   const int j = lane % 4;
   const int set = warp / 8;
-  int next = 0;  // blocks seen so far
+  int next = 0;         // blocks seen so far
+  int put_off = -1;     // the first sequence, while its scores are not counted
+  int limit_there = 0;  // its own_limit
   const auto sync_workers = [] { sync_threads_of(1, workers); };
   auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
   const auto cast = [](std::uint32_t pair) {
     if constexpr (!Fp8) return pair;
     return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
+  };
+  const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;  // notes of a block of threads
+  // Of a sequence whose scores are all there. first_limit: of the first row that this warp chooses for.
+  const auto choose = [&](int of, int first_limit) {
+    const int begin = unit_begin[of], end = unit_begin[of + 1];
+    const int first_token = args.batch.query_begin[of];
+    const int rows = (args.batch.query_begin[of + 1] - first_token) * heads;
+    const std::int64_t first_row = std::int64_t{first_token} * heads;
+    const int first_group = run_of(units, begin, groups);
+    const bool noted = end - begin > most_direct;
+    const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
+    const int split = split_of(end - begin, rows);
+    for (int first = 0; first < rows; first += warps / split) {
+      const int row = first + warp / split;
+      const int token = first_token + row / heads;
+      const int limit = first == 0 ? first_limit : limit_of_row(of, row);
+      const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
+      const int half = split == 2 ? warp % 2 : 0;
+      const int candidates = choice.candidates(args.init_blocks);
+      const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
+      const auto ids = [&] { return args.block_ids + (first_row + row) * args.topk; };
+      int chosen = 0;
+      if (end - begin <= most_brief) {
+        if (limit >= 0 && choice.slots > 0) {
+          const std::uint32_t keys[2] = {lane < candidates ? __ldcg(of_row + lane) : 0,
+                                         lane + warp_size < candidates ? __ldcg(of_row + lane + warp_size) : 0};
+          int pages[2] = {-1, -1};  // with the scores: none is waited for when the ids are out
+          if (call.ahead > 0) {
+            pages[0] = kv_page(args.batch, of, args.init_blocks + lane);
+            pages[1] = kv_page(args.batch, of, args.init_blocks + lane + warp_size);
+          }
+          const uint2 taken = highest_of(keys, candidates > warp_size, choice.slots, lane);
+          const unsigned own = 1u << lane;
+          std::int32_t* to = ids() + choice.leading;
+          if ((taken.x & own) != 0) to[__popc(taken.x & (own - 1))] = args.init_blocks + lane;
+          to += __popc(taken.x);
+          if ((taken.y & own) != 0) to[__popc(taken.y & (own - 1))] = args.init_blocks + lane + warp_size;
+          chosen = __popc(taken.x) + __popc(taken.y);
+          if (call.ahead > 0) {
+            if ((taken.x & own) != 0) ask_ahead(args, call, pages[0], row % heads);
+            if ((taken.y & own) != 0) ask_ahead(args, call, pages[1], row % heads);
+          }
+        }
+      } else {
+        const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
+        const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
+        ShortList& list = lists[warp];
+        int listed = 0;
+        if (limit >= 0 && choice.slots > 0 && to > from) {
+          const int note_middle = split == 2 ? notes / 2 : notes;
+          const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
+          if (noted && to_note - from_note <= notes_by_lane * warp_size) {
+            const Contributors contributors(units, groups, begin, end, first_group, a_group);
+            listed = to_note <= from_note
+                         ? 0
+                         : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
+                                           from_note, to_note, candidates, choice.slots, list, lane);
+          } else if (to - from <= 4 * warp_size) {
+            listed = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
+          } else {
+            listed = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
+          }
+        }
+        if (lane == 0) list_count[warp] = listed;
+        if (split == 2) {
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
+        if (row < rows && half == 0) {
+          const int at = lane % list_length, from_warp = warp + lane / list_length;
+          const bool there = lane < list_length * split && at < list_count[from_warp];
+          const std::uint32_t key = there ? lists[from_warp].keys[at] : 0;
+          const int id = there ? args.init_blocks + lists[from_warp].ids[at] : -1;
+          const unsigned taken = highest_lanes(key, choice.slots, lane);
+          if ((taken >> lane & 1) != 0) ids()[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
+          chosen = __popc(taken);
+        }
+        if (split == 2) {  // the lists have been read
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
+      }
+      if (row < rows && half == 0) write_others(args, choice, limit, chosen, ids(), lane);
+    }
   };
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
@@ -437,7 +359,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     }
     // Notes are made where a sequence is long, by those who share it.
     const int first_group = run_of(units, begin, groups);
-    const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
     const bool noted = end - begin > most_direct;
     for (int done = 0; done < count; done += held) {
       const int n = min(held, count - done);
@@ -504,86 +425,37 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
       }
       if (done + held < count) sync_workers();
     }
+    // Only the first and the last sequence of a run are shared with other blocks of threads, which end when this one does:
+    // the first is counted with the last.
     const bool alone = count == end - begin;
+    const bool more = unit + count < last_unit;
     sync_workers();
-    if (!alone) {
-      if (thread == 0) {
-        const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
-        const bool last = before + static_cast<unsigned>(count) == static_cast<unsigned>(end - begin);
-        if (last) call.counters[sequence] = 0;
-        is_last = last ? 1 : 0;
+    if (!alone && more) {
+      put_off = sequence;
+      limit_there = own_limit;
+    } else {
+      const bool both = !more && put_off >= 0;
+      if (both || (!alone && !more)) {
+        // A thread each, of two warps: they wait at once.
+        if (thread == 0 || thread == warp_size) {
+          const bool own = thread == 0;
+          const int of = own ? sequence : put_off;
+          if (own ? !alone : both) {
+            const int all = unit_begin[of + 1] - unit_begin[of];
+            const int mine = own ? count : unit_begin[of + 1] - run_begin(units, me, groups);
+            const unsigned before = add_in_order(&call.counters[of], static_cast<unsigned>(mine));
+            const bool last = before + static_cast<unsigned>(mine) == static_cast<unsigned>(all);
+            if (last) call.counters[of] = 0;
+            is_last[own ? 1 : 0] = last ? 1 : 0;
+          }
+        }
+        sync_workers();
       }
-      sync_workers();
-    }
-    if (alone || is_last != 0) {
-      const Contributors contributors{units, groups, begin, end, first_group, a_group};
-      const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
-      const int split = split_of(rows);
-      for (int first = 0; first < rows; first += warps / split) {
-        const int row = first + warp / split;
-        const int token = first_token + row / heads;
-        const int limit = first == 0 ? own_limit : limit_of_row(sequence, row);
-        const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
-        const int half = split == 2 ? warp % 2 : 0;
-        if (limit >= 0) {
-          const int candidates = choice.candidates(args.init_blocks);
-          const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
-          const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
-          const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
-          ShortList& list = lists[warp];
-          int chosen = 0;
-          if (choice.slots > 0 && to > from) {
-            const int note_middle = split == 2 ? notes / 2 : notes;
-            const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
-            if (noted && to_note - from_note <= notes_by_lane * warp_size) {
-              chosen = to_note <= from_note
-                           ? 0
-                           : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
-                                             from_note, to_note, candidates, choice.slots, list, lane);
-            } else if (to - from <= 4 * warp_size) {
-              chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
-            } else if (to - from <= 16 * warp_size) {
-              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
-            } else {
-              chosen = choose_slowly(of_row, from, to, choice.slots, list, lane);
-            }
-          }
-          if (lane == 0) list_count[warp] = chosen;
-        } else if (lane == 0) {
-          list_count[warp] = 0;
-        }
-        if (split == 2) {
-          sync_workers();
-        } else {
-          __syncwarp();
-        }
-        if (row < rows && half == 0) {
-          std::int32_t* ids = args.block_ids + (first_row + row) * args.topk;
-          const int from = warp + lane / list_length;
-          const bool there = lane < list_length * split && lane % list_length < list_count[from];
-          const std::uint32_t key = there ? lists[from].keys[lane % list_length] : 0;
-          const int id = there ? args.init_blocks + lists[from].ids[lane % list_length] : -1;
-          int rank = 0;
-#pragma unroll
-          for (int i = 0; i < warp_size; ++i) {
-            const std::uint32_t other = __shfl_sync(all_lanes, key, i);
-            rank += other > key || (other == key && i < lane) ? 1 : 0;
-          }
-          const unsigned taken = __ballot_sync(all_lanes, there && rank < choice.slots);
-          const int chosen = __popc(taken);
-          if (there && rank < choice.slots) ids[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
-          for (int i = lane; i < args.topk; i += warp_size) {
-            if (limit < 0) {
-              ids[i] = -1;
-            } else if (i < choice.leading) {
-              ids[i] = i;
-            } else if (i >= choice.leading + chosen) {
-              const int at = i - choice.leading - chosen;
-              ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
-            }
-          }
-        }
-        if (split == 2) sync_workers();
+#pragma unroll 1
+      for (int turn = both ? 0 : 1; turn < 2; ++turn) {
+        if ((turn == 0 || !alone) && is_last[turn] == 0) continue;
+        const int of = turn == 0 ? put_off : sequence;
+        choose(of, turn == 0 ? limit_there : own_limit);
       }
     }
     unit += count;

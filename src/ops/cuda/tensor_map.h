@@ -17,4 +17,9 @@ struct alignas(64) TensorMap {
 bool encode_tensor_map(TensorMap& map, const void* base, int element_bytes, std::int64_t rows, std::int64_t columns,
                        std::int64_t row_bytes, int box_rows, int box_columns, int swizzle);
 
+// A matrix of bf16 in steps of 64 columns: a copy takes a box of `box_steps` steps one after another, each of `box_rows` rows
+// of 128 bytes, swizzled by 128.
+bool encode_steps_map(TensorMap& map, const void* base, std::int64_t rows, std::int64_t columns, std::int64_t row_bytes,
+                      int box_rows, int box_steps);
+
 }  // namespace m3::ops::cuda

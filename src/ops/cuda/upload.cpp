@@ -7,14 +7,18 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "src/base/error.h"
+#include "src/base/large_vector.h"
 #include "src/base/mapped_file.h"
 #include "src/ops/cuda/device_calls.h"
 
@@ -24,7 +28,7 @@ namespace {
 
 // One thread copies some 10 GB/s out of the page cache and the bus takes 50; more threads than these only wait for it.
 constexpr unsigned most_threads = 12;
-constexpr std::size_t buffer_bytes = std::size_t{4} << 20;  // pinning memory takes time too: 144 MiB in all
+constexpr std::size_t buffer_bytes = std::size_t{2} << 20;  // small, so that they stay in the cache: 72 MiB in all
 constexpr int buffers = 3;                                  // of a thread: one is filled while the others are under way
 
 // A part of a transfer that fits into a buffer; parts that follow each other share one.
@@ -45,15 +49,43 @@ std::vector<Part> cut(std::span<const Transfer> transfers) {
   return parts;
 }
 
-// A thread's stream and its pinned buffers.
+// Pinned memory for all threads: one piece in huge pages, since each call that pins takes a lock of the driver and a time
+// for every page.
+class Pinned {
+ public:
+  explicit Pinned(std::size_t bytes) : bytes_((bytes + huge_page - 1) / huge_page * huge_page) {
+    void* memory = std::aligned_alloc(huge_page, bytes_);
+    if (memory == nullptr) check_pinned(cudaErrorMemoryAllocation);
+    data_ = static_cast<std::byte*>(memory);
+    prefer_huge_pages(memory, bytes_);
+    const cudaError_t error = cudaHostRegister(data_, bytes_, cudaHostRegisterDefault);
+    if (error == cudaSuccess) return;
+    std::free(memory);
+    check_pinned(error);
+  }
+  ~Pinned() {
+    cudaHostUnregister(data_);
+    std::free(data_);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  static constexpr std::size_t huge_page = std::size_t{2} << 20;
+  std::size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+// A thread's stream and its buffers, which lie at `memory`.
 class Lane {
  public:
-  Lane() {
+  static constexpr std::size_t bytes = buffers * buffer_bytes;
+
+  explicit Lane(std::byte* memory) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
     for (Buffer& buffer : buffers_) {
-      void* memory = nullptr;
-      check_pinned(cudaMallocHost(&memory, buffer_bytes));
-      buffer.data = static_cast<std::byte*>(memory);
+      buffer.data = std::exchange(memory, memory + buffer_bytes);
       check(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming), "creating an event");
     }
   }
@@ -63,7 +95,6 @@ class Lane {
       cudaStreamDestroy(stream_);
     }
     for (Buffer& buffer : buffers_) {
-      cudaFreeHost(buffer.data);
       if (buffer.free != nullptr) cudaEventDestroy(buffer.free);
     }
   }
@@ -110,6 +141,7 @@ class Upload {
     const std::size_t useful = (bytes + 4 * buffer_bytes - 1) / (4 * buffer_bytes);
     const std::size_t count =
         std::min<std::size_t>({useful, most_threads, std::max(1u, std::thread::hardware_concurrency())});
+    pinned_.emplace(count * Lane::bytes);
     start(count);
     try {
       while (wait_a_little()) {
@@ -128,7 +160,9 @@ class Upload {
   void start(std::size_t count) {
     running_ = count;
     try {
-      while (threads_.size() < count) threads_.emplace_back([this] { work(); });
+      while (threads_.size() < count) {
+        threads_.emplace_back([this, lane = threads_.size()] { work(pinned_->data() + lane * Lane::bytes); });
+      }
     } catch (const std::system_error& error) {  // those that are there do it
       const std::lock_guard lock(mutex_);
       running_ -= count - threads_.size();
@@ -141,10 +175,10 @@ class Upload {
     return !ended_.wait_for(lock, std::chrono::milliseconds(100), [&] { return running_ == 0; });
   }
 
-  void work() {
+  void work(std::byte* memory) {
     try {
       check(cudaSetDevice(device_), "choosing the GPU");
-      Lane lane;
+      Lane lane(memory);
       for (std::span<const Part> parts = take(); !parts.empty(); parts = take()) {
         lane.send(parts);
         for (const Part& part : parts) done_ += static_cast<std::int64_t>(part.bytes);
@@ -173,6 +207,7 @@ class Upload {
   const std::function<void(std::int64_t)>& progress_;
   int device_ = 0;
   std::atomic<std::int64_t> done_ = 0;
+  std::optional<Pinned> pinned_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;  // of what follows
   std::condition_variable ended_;

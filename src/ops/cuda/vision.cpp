@@ -130,6 +130,11 @@ void CudaBackend::attend_segments(const VisionHeads& args, const Tensor& packed,
   launch.scale = args.scale;
   launch.segment_begin = place_segments(segment_begin);
   launch.segments = static_cast<int>(segment_begin.size()) - 1;
+  const auto holds = [&](std::int64_t row) {
+    return static_cast<int>(std::ranges::upper_bound(segment_begin, row) - segment_begin.begin()) - 1;
+  };
+  launch.first_segment = holds(first_row);
+  launch.last_segment = holds(first_row + out.rows - 1);
   launch.first_row = first_row;
   launch.rows = static_cast<int>(out.rows);
   launch.out = halves(out);

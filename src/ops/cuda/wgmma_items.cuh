@@ -160,6 +160,15 @@ __device__ inline void copy_box_to(std::uint16_t blocks, std::uint32_t shared, c
       "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
       : "memory");
 }
+// Likewise a box of a map of steps (encode_steps_map).
+__device__ inline void copy_steps(std::uint32_t shared, const TensorMap* map, int step, int row,
+                                  std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared),
+      "l"(map), "r"(0), "r"(row), "r"(step), "r"(barrier)
+      : "memory");
+}
 __device__ inline void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -192,6 +201,15 @@ __device__ inline std::uint32_t choose_bytes(std::uint32_t table, std::uint32_t 
   std::uint32_t bytes;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(table), "r"(more), "r"(places));
   return bytes;
+}
+
+// Four 8 × 8 matrices of 16-bit numbers: lane 8 i + r gives the place (16 bytes) of matrix i's row r, and gets of each
+// row lane / 4, columns lane % 4 · 2 and the next.
+__device__ inline void load_matrices(std::uint32_t place, std::uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(place)
+               : "memory");
 }
 
 // Four 8 × 8 matrices of 16-bit numbers, each lane holding row lane / 4, columns lane % 4 · 2 and the next; written

@@ -1,5 +1,5 @@
-// W of the products of many rows on Hopper, widened to bf16 in registers (see matmul_widened_sm90.cuh): what a thread
-// loads of a step of two rows, and what it makes of it a k16 at a time.
+// W of the products of many rows on Hopper, as bf16 in registers (see matmul_widened_sm90.cuh): what a thread loads of a
+// step of two rows, and what it makes of it a k16 at a time.
 #pragma once
 
 #include "src/ops/cuda/codec.cuh"
@@ -152,6 +152,17 @@ struct RowsOfStep<Format, false> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) scales[r] = next_scales[r];
     }
+  }
+};
+
+// bf16 needs no widening, and its columns no arranging: a k16 of the warp's 16 rows is four matrices in shared memory, as
+// the tensor cores want them. Lane 8 i + r fetches row r of matrix i: of the first or second rows, columns 0 or 8 on.
+template <>
+struct RowsOfStep<WeightFormat::bf16, false> {
+  // `row`: the one that the lane fetches, `half`: of a k16's columns.
+  __device__ static std::uint32_t place(int row, int half) { return row * 128 + ((row & 7) ^ half) * 16; }
+  __device__ static void load_k16(const StepPlace& from, int s, std::uint32_t (&to)[4]) {
+    load_matrices(from.weights ^ (32u * static_cast<unsigned>(s)), to);
   }
 };
 

@@ -22,7 +22,10 @@ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
 }
 inline float widen_f16(std::uint16_t bits) { return f16_to_float(bits); }
 
-inline float load_fresh(const float* address) { return *address; }
+template <typename T>
+T load_fresh(const T* address) {
+  return *address;
+}
 
 inline void mma_bf16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
                      std::uint32_t b0, std::uint32_t b1) {

@@ -3,7 +3,8 @@
 #   scripts/gpu_bundle.sh pack [FILE]           here: builds for 9.0a (or M3_CUDA_ARCHITECTURES) into build/gpu-bundle.tar.xz
 #   scripts/gpu_bundle.sh run FILE OUT PART...  there, in the same commit's tree: the parts, in order, each into OUT/PART.txt
 # Parts: test, quick, models, bench, upload, whole, tower, gaps, memcheck, initcheck, racecheck; PART:FILTER gives
-# test, quick, bench and the checkers a filter (bench:select). The last line counts the parts.
+# test, quick, bench and the checkers a filter (bench:select). A part ends after M3_PART_SECONDS (300), a checker after
+# M3_CHECK_SECONDS (200). The last line counts the parts.
 set -eu
 cd "$(dirname "$0")/.."
 what=${1:-}
@@ -55,7 +56,7 @@ case $what in
       filter=
       case $part in *:*) filter="--filter ${part#*:}" ;; esac
       log=$out/$(echo "$part" | tr : -).txt
-      check="timeout ${M3_CHECK_SECONDS:-200} compute-sanitizer --error-exitcode 9 --print-limit 20 --tool"
+      check="timeout --kill-after 10 ${M3_CHECK_SECONDS:-200} compute-sanitizer --error-exitcode 9 --print-limit 20 --tool"
       # shellcheck disable=SC2086 # the options are words
       case $name in
         test) set -- "$bundle/gpu_test" $filter ;;
@@ -68,13 +69,13 @@ case $what in
         tower) set -- "$bundle/m3" bench vision --device cuda --random-config "$config" --picture 672x672,2016x2016 ;;
         gaps) set -- env CUDA_INJECTION64_PATH="$bundle/kernel_gaps.so" "$bundle/m3" bench --device cuda \
           --random-config "$config" --format mxfp4 --layers 24 --batch 1,32 --context 8192 --prompt 8192 ;;
-        memcheck | initcheck | racecheck) set -- $check $name "$bundle/gpu_test" --quick $filter ;;
+        memcheck | initcheck | racecheck) set -- $check "$name" "$bundle/gpu_test" --quick $filter ;;
         *) echo "m3: no part '$name'; known: test, quick, models, bench, upload, whole, tower, gaps, memcheck, initcheck, racecheck" >&2
           exit 2 ;;
       esac
       started=$(date +%s)
       status=0
-      "$@" >"$log" 2>&1 || status=$?
+      timeout --kill-after 10 "${M3_PART_SECONDS:-300}" "$@" >"$log" 2>&1 || status=$?
       if grep -q 'PASSED *\] 0 tests' "$log"; then status=1; fi # all were skipped: there is no GPU
       if [ "$status" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
       echo "=== $part: exit status $status, $(($(date +%s) - started)) s"

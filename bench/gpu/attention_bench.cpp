@@ -12,8 +12,12 @@ void bench_select(Bench& bench) {
                                    {64, 1, 65536},  {16, 1, 8192},     {64, 1, 8192},     {64, 1, 8192, DType::f8_e4m3},
                                    {1, 8192, 8192}, {1, 8192, 131072}, {1, 32768, 32768}, {1, 2048, 526336}};
   for (const Case& shape : cases) {
-    bench.bind(limits_for(shape.sequences * shape.queries, shape.context));
     const bool decode = shape.queries == 1;
+    const std::string fp8 = shape.dtype == DType::bf16 ? "" : " fp8";
+    const std::string what = decode ? std::to_string(shape.sequences) + " x " + sized(shape.context) + fp8
+                                    : std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries);
+    if (!bench.is_wanted("select_blocks", what)) continue;
+    bench.bind(limits_for(shape.sequences * shape.queries, shape.context));
     const std::int64_t element = shape.dtype == DType::bf16 ? 2 : 1;
     const std::int64_t pages = shape.sequences * ((shape.context + 127) / 128);
     const double bytes = static_cast<double>(shape.sequences * shape.context * 128 * element);
@@ -34,15 +38,12 @@ void bench_select(Bench& bench) {
     const double seconds = bench.time(copies, [&](int i) {
       bench.backend->select_blocks(sequences.batch, args, q, layers[static_cast<std::size_t>(i)], ids);
     });
-    const std::string fp8 = shape.dtype == DType::bf16 ? "" : " fp8";
     if (decode) {
-      bench.row_read("select_blocks", std::to_string(shape.sequences) + " x " + sized(shape.context) + fp8, seconds,
-                     bytes);
+      bench.row_read("select_blocks", what, seconds, bytes);
     } else {
       const double first = static_cast<double>(shape.context - shape.queries);
       const double pairs = static_cast<double>(shape.queries) * (first + static_cast<double>(shape.queries) / 2);
-      bench.row_matmul("select_blocks", std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries),
-                       seconds, pairs * 4 * 128 * 2);
+      bench.row_matmul("select_blocks", what, seconds, pairs * 4 * 128 * 2);
     }
     bench.clear();
   }
@@ -72,8 +73,14 @@ void bench_attention(Bench& bench) {
                                    {1, 2048, 124928, DType::bf16, true}};
   std::mt19937 random(9);
   for (const Case& shape : cases) {
-    bench.bind(limits_for(shape.sequences * shape.queries, shape.context));
     const bool decode = shape.queries == 1;
+    const char* name = shape.dense ? "attend_dense" : "attend_sparse";
+    const std::string fp8 = shape.dtype == DType::bf16 ? "" : " fp8";
+    const std::string what = (decode ? std::to_string(shape.sequences) + " x " + sized(shape.context)
+                                     : std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries)) +
+                             fp8;
+    if (!bench.is_wanted(name, what)) continue;
+    bench.bind(limits_for(shape.sequences * shape.queries, shape.context));
     const std::int64_t element = shape.dtype == DType::bf16 ? 2 : 1;
     const std::int64_t pages = shape.sequences * ((shape.context + 127) / 128);
     const std::int64_t page_bytes = 4 * 128 * 128 * element;
@@ -120,21 +127,19 @@ void bench_attention(Bench& bench) {
         bench.backend->attend_sparse(sequences.batch, args, q, layer, block_ids, out);
       }
     });
-    const std::string fp8 = shape.dtype == DType::bf16 ? "" : " fp8";
-    const char* name = shape.dense ? "attend_dense" : "attend_sparse";
     if (decode) {
-      bench.row_read(name, std::to_string(shape.sequences) + " x " + sized(shape.context) + fp8, seconds, bytes);
+      bench.row_read(name, what, seconds, bytes);
     } else {
       if (shape.dense)
         useful = static_cast<double>(shape.queries) *
                  (static_cast<double>(shape.context) - static_cast<double>(shape.queries) / 2) * 4;
-      bench.row_matmul(name, std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries) + fp8,
-                       seconds, useful * 16 * 128 * 4);
+      bench.row_matmul(name, what, seconds, useful * 16 * 128 * 4);
     }
     bench.clear();
   }
   // As a layer has them: attention reads what was just chosen.
   for (const std::int64_t count : {1, 16}) {
+    if (!bench.is_wanted("select, attend", std::to_string(count) + " x 8K")) continue;
     constexpr std::int64_t context = 8192, page_bytes = 4 * 128 * 128 * 2;
     bench.bind(limits_for(count, context));
     const std::int64_t pages = count * context / 128;

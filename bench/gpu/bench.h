@@ -40,12 +40,16 @@ class Rotating {
 
 class Bench {
  public:
-  explicit Bench(double seconds) : pool_(1), seconds_(seconds) {
+  explicit Bench(double seconds, std::string only = "") : pool_(1), seconds_(seconds), only_(std::move(only)) {
     ops::BackendOptions options;
     options.name = "cuda";
     backend = ops::make_backend(options, pool_);
   }
 
+  // Whether a row is asked for: its operation and what it is of.
+  bool is_wanted(const std::string& operation, const std::string& what) const {
+    return only_.empty() || (operation + " " + what).find(only_) != std::string::npos;
+  }
   std::byte* memory(std::int64_t bytes) { return memory_.emplace_back(backend->allocate(bytes)).data(); }
   std::byte* random(std::int64_t bytes, RandomFill fill) {
     std::byte* data = memory(bytes);
@@ -106,28 +110,40 @@ class Bench {
     workspace_ = backend->allocate(backend->workspace_bytes(limits));
     backend->bind_workspace(workspace_.bytes(), limits);
   }
-  // Seconds of one call, from recorded passes of `copies` calls: call(i) uses operand i.
+  // Seconds of one call, from recorded passes: call(i) uses operand i of `copies`. A pass has enough calls to last 4 ms,
+  // as a model's step does: between two passes the GPU stands still for some 6 us.
   double time(int copies, const std::function<void(int)>& call) {
-    const std::uint64_t key = ++pass_key_;
+    constexpr double least_pass = 4e-3;
+    constexpr int most_calls = 4000;
+    int calls = copies;
+    std::uint64_t key = 0;
     const auto pass = [&] {
       if (!backend->begin_pass(key)) {
-        for (int i = 0; i < copies; ++i) call(i);
+        for (int i = 0; i < calls; ++i) call(i % copies);
       }
       backend->end_pass();
     };
-    for (int i = 0; i < 3; ++i) pass();
-    backend->synchronize();
-    auto begin = Clock::now();
-    pass();
-    backend->synchronize();
-    const double once = std::chrono::duration<double>(Clock::now() - begin).count();
+    const auto begin_passes = [&] {
+      key = ++pass_key_;
+      for (int i = 0; i < 3; ++i) pass();
+      backend->synchronize();
+      const auto begin = Clock::now();
+      pass();
+      backend->synchronize();
+      return std::chrono::duration<double>(Clock::now() - begin).count();
+    };
+    double once = begin_passes();
+    if (once < least_pass && calls < most_calls) {
+      calls = std::min(most_calls, static_cast<int>(least_pass / once * calls) + 1);
+      once = begin_passes();
+    }
     const int times = std::clamp(static_cast<int>(seconds_ / once), 2, 400);
     std::vector<double> rounds;
     for (int round = 0; round < 3; ++round) {
-      begin = Clock::now();
+      const auto begin = Clock::now();
       for (int i = 0; i < times; ++i) pass();
       backend->synchronize();
-      rounds.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / times / copies);
+      rounds.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / times / calls);
     }
     std::sort(rounds.begin(), rounds.end());
     return rounds[1];
@@ -160,6 +176,7 @@ class Bench {
  private:
   ThreadPool pool_;
   double seconds_;
+  std::string only_;
   std::vector<ops::Memory> memory_;
   ops::Memory workspace_;
   std::uint64_t key_ = 0, pass_key_ = 0;

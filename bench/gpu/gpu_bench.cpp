@@ -1,6 +1,6 @@
 // Times of the CUDA backend's operations at M3's true sizes, each beside the limit that the same run measured: reading
 // for decode, matrix products for prefill. Decode runs as a recorded pass over operands that rotate past the L2.
-// gpu_bench [--filter NAME] [--seconds S]
+// gpu_bench [--filter GROUP] [--only TEXT] [--seconds S]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,17 +27,20 @@ constexpr Group groups[] = {{"linear", bench_linear},       {"experts", bench_ex
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string filter;
+  std::string filter, only;
   double seconds = 0.03;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
       filter = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = argv[++i];
     } else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc && std::atof(argv[i + 1]) > 0) {
       seconds = std::atof(argv[++i]);
     } else {
-      std::fprintf(stderr,
-                   "gpu_bench [--seconds S of each time] [--filter "
-                   "linear|experts|select|attention|small|finish|sample|vision|upload]\n");
+      std::fprintf(
+          stderr,
+          "gpu_bench [--seconds S of each time] [--only TEXT of decode's rows, products and attention] [--filter "
+          "linear|experts|select|attention|small|finish|sample|vision|upload]\n");
       return 2;
     }
   }
@@ -52,7 +55,7 @@ int main(int argc, char** argv) {
   }
   std::string failed;
   try {
-    Bench bench(seconds);
+    Bench bench(seconds, only);
     bench.read_rate = m3::ops::cuda::measure_read_bandwidth();
     bench.matmul_rate = m3::ops::cuda::measure_matmul_peak();
     std::printf("%s\nreading %.2f TB/s, bf16 products %.0f TFLOP/s%s\n", bench.backend->description().c_str(),

@@ -20,6 +20,8 @@ void bench_linear(Bench& bench) {
   for (const Case& shape : cases) {
     const std::int64_t rows = std::accumulate(shape.rows.begin(), shape.rows.end(), std::int64_t{0});
     for (const std::int64_t tokens : {1, 8, 9, 16, 32, 48, 64}) {
+      const std::string what = std::string(shape.name) + ", " + std::to_string(tokens) + " tokens";
+      if (!bench.is_wanted("linear", what)) continue;
       bench.bind(limits_for(tokens, 128));
       std::vector<std::vector<WeightMatrix>> weights;
       double bytes = 0;
@@ -38,7 +40,7 @@ void bench_linear(Bench& bench) {
       const ops::Tensor x = bench.activations(tokens, shape.columns), out = bench.activations(tokens, rows);
       const double seconds =
           bench.time(copies, [&](int i) { bench.backend->linear(x, weights[static_cast<std::size_t>(i)], out); });
-      bench.row_read("linear", std::string(shape.name) + ", " + std::to_string(tokens) + " tokens", seconds, bytes);
+      bench.row_read("linear", what, seconds, bytes);
       bench.clear();
     }
   }
@@ -56,6 +58,9 @@ void bench_linear(Bench& bench) {
                                          {8192, 9856, 6144, WeightFormat::mxfp4},
                                          {8192, 9856, 6144, WeightFormat::nvfp4}};
   for (const Prefill& shape : prefills) {
+    const std::string what = std::to_string(shape.columns) + " -> " + std::to_string(shape.rows) + ", " +
+                             std::to_string(shape.tokens) + " tokens, " + std::string(weight_format_name(shape.format));
+    if (!bench.is_wanted("linear", what)) continue;
     ops::Limits limits = limits_for(shape.tokens, 128);
     limits.hidden = std::max(shape.columns, shape.rows);
     bench.bind(limits);
@@ -63,10 +68,8 @@ void bench_linear(Bench& bench) {
     const ops::Tensor x = bench.activations(shape.tokens, shape.columns),
                       out = bench.activations(shape.tokens, shape.rows);
     const double seconds = bench.time(2, [&](int) { bench.backend->linear(x, {&weight, 1}, out); });
-    bench.row("linear",
-              std::to_string(shape.columns) + " -> " + std::to_string(shape.rows) + ", " +
-                  std::to_string(shape.tokens) + " tokens, " + std::string(weight_format_name(shape.format)),
-              seconds, static_cast<double>(weight.rows * (weight.row_bytes() + weight.scale_row_bytes())),
+    bench.row("linear", what, seconds,
+              static_cast<double>(weight.rows * (weight.row_bytes() + weight.scale_row_bytes())),
               2.0 * static_cast<double>(shape.tokens * shape.rows * shape.columns));
     bench.clear();
   }
@@ -77,6 +80,11 @@ void bench_experts(Bench& bench) {
   for (const WeightFormat format :
        {WeightFormat::bf16, WeightFormat::mxfp4, WeightFormat::mxfp8, WeightFormat::nvfp4}) {
     const std::string name(weight_format_name(format));
+    constexpr std::int64_t counts[] = {1, 8, 32, 64, 96, 128, 256, 512, 1024, 2048, 8192};
+    const auto is_wanted = [&](std::int64_t tokens) {
+      return bench.is_wanted("experts", name + ", " + std::to_string(tokens) + " tokens");
+    };
+    if (std::ranges::none_of(counts, is_wanted)) continue;
     std::vector<ops::MlpWeights> mlps;
     for (int e = 0; e < experts; ++e) {
       mlps.push_back({bench.weight(format, width, hidden), bench.weight(format, width, hidden),
@@ -87,7 +95,8 @@ void bench_experts(Bench& bench) {
                                     bench.weight(WeightFormat::bf16, hidden, width)};
     const auto stored = [](const WeightMatrix& w) { return w.rows * (w.row_bytes() + w.scale_row_bytes()); };
     const auto expert_bytes = static_cast<double>(stored(mlps[0].gate) + stored(mlps[0].up) + stored(mlps[0].down));
-    for (const std::int64_t tokens : {1, 8, 32, 64, 96, 128, 256, 512, 1024, 2048, 8192}) {
+    for (const std::int64_t tokens : counts) {
+      if (!is_wanted(tokens)) continue;
       bench.bind(limits_for(tokens, 128));
       const int copies = tokens >= 1024 ? 2 : copies_for(expert_bytes * 4) + 4;
       std::vector<ops::Routing> routings;

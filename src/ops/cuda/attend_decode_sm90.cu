@@ -38,14 +38,13 @@ struct DecodeMemory {
   alignas(16) float highest[group_rows][decode_warps];
   alignas(16) float sums[group_rows][decode_warps];
   float shifts[group_rows];
-  int pages[most_cached_pages];                            // the sequence's
-  static constexpr int value_buffers = (Buffers + 1) / 2;  // values on their way, at most
-  std::uint64_t values_full[value_buffers], queries_full, joined_full;
+  int pages[most_cached_pages];  // the sequence's
+  std::uint64_t full[Buffers], queries_full, joined_full;
   bool last;
 };
 template <bool Fp8, int Buffers>
-constexpr int decode_bytes =
-    Buffers * DecodeMemory<Fp8, Buffers>::buffer_bytes + static_cast<int>(sizeof(DecodeMemory<Fp8, Buffers>));
+constexpr int decode_bytes = Buffers* DecodeMemory<Fp8, Buffers>::buffer_bytes +
+                             static_cast<int>(sizeof(DecodeMemory<Fp8, Buffers>));
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   const auto ranks = static_cast<int>(gridDim.x);
   const int rank = static_cast<int>(blockIdx.x);
   if (thread == 0) {
-    for (int i = 0; i < Memory::value_buffers; ++i) barrier_init(&shared.values_full[i], decode_threads);
+    for (int i = 0; i < Buffers; ++i) barrier_init(&shared.full[i], decode_threads);
     barrier_init(&shared.queries_full, decode_threads);
     barrier_init(&shared.joined_full, 1);
     fence_barrier_init();
@@ -213,8 +212,7 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   const std::byte* queries =
       reinterpret_cast<const std::byte*>(args.q + token * args.q_stride + kv_head * group_rows * head_dim) +
       thread * 16;
-  const std::byte* keys =
-      page_run(args.k, 0, kv_head, Memory::element_bytes) + warp * 16 * head_dim * Memory::element_bytes + lane * 16;
+  const std::byte* keys = page_run(args.k, 0, kv_head, Memory::element_bytes) + thread * 16;
   const std::byte* values = page_run(args.v, 0, kv_head, Memory::element_bytes) + thread * 16;
   settle(list.ids), settle(queries), settle(keys), settle(values);
   __syncthreads();  // pages and barriers
@@ -232,25 +230,17 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
 
   const std::uint32_t ring_address = shared_address(ring);
   Turn<Buffers> fill, turn;
-  Turn<Memory::value_buffers> fill_values, turn_values;
   int filled_page = -1;
   int2 filled = {0, 0};
   bool values_next = false, more = true;
-  // K of the share's next block, then its V. Keys are read by the warp that copies them, which counts its groups of
-  // copies, one a call; values by all.
-  const auto bring = [&] {
+  const auto bring = [&] {  // K of the share's next block, then its V
     if (!values_next && more) more = ahead.next(list, ranks, lane, filled_page, filled);
     if (more) {
-      const std::uint32_t to = ring_address + fill.buffer * Memory::buffer_bytes;
-      if (values_next) {
-        bring_rows<Fp8>(to, values + filled_page * args.v.page_bytes, filled.y, policy);
-        barrier_arrive_after_copies(&shared.values_full[fill_values.buffer]);
-        fill_values.next();
-      } else {
-        bring_own_rows<Fp8>(to, keys + filled_page * args.k.page_bytes, filled.y, policy);
-      }
+      bring_rows<Fp8>(ring_address + fill.buffer * Memory::buffer_bytes,
+                      values_next ? values + filled_page * args.v.page_bytes : keys + filled_page * args.k.page_bytes,
+                      filled.y, policy);
+      barrier_arrive_after_copies(&shared.full[fill.buffer]);
     }
-    commit_copies();
     values_next = !values_next;
     fill.next();
   };
@@ -273,8 +263,7 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
   const std::uint32_t weights_address = shared_address(shared.weights);
 #pragma unroll 1
   while (here.next(list, ranks, lane, page, seen)) {
-    wait_copies<Buffers - 1>();  // of Buffers + 2 · rounds groups, that of these keys
-    __syncwarp();
+    barrier_wait(&shared.full[turn.buffer], turn.parity);
     float scores[2][4];
     score_keys<Fp8>(q, ring_address + turn.buffer * Memory::buffer_bytes, warp, lane, scores);
     turn.next();
@@ -312,8 +301,7 @@ __global__ void __launch_bounds__(decode_threads, BlocksPerSm)
       }
     }
     std::uint32_t v[Fp8 ? 4 : 8][4];
-    barrier_wait(&shared.values_full[turn_values.buffer], turn_values.parity);
-    turn_values.next();
+    barrier_wait(&shared.full[turn.buffer], turn.parity);
     read_values<Fp8>(v, ring_address + turn.buffer * Memory::buffer_bytes, warp, lane);
     turn.next();
     __syncthreads();  // the weights are there, these values have been read

@@ -156,24 +156,6 @@ __device__ inline void bring_rows(std::uint32_t buffer, const std::byte* from, i
   }
 }
 
-// A warp: its own 16 of these rows alone, zeros likewise. `from`: this lane's first 16 bytes.
-template <bool Fp8>
-__device__ inline void bring_own_rows(std::uint32_t buffer, const std::byte* from, int rows, std::uint64_t policy) {
-  constexpr int pieces = Fp8 ? 8 : 16;  // of a row
-  constexpr int step_rows = warp_size / pieces;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int row = thread / warp_size * 16 + thread % warp_size / pieces;
-  const std::uint32_t to = buffer + tile_piece<page_tokens>(row, thread % pieces);
-#pragma unroll
-  for (int i = 0; i < pieces / 2; ++i) {
-    const int on = i * step_rows;  // has none of the row's bits, by which pieces are exchanged
-    const std::uint32_t there = (to ^ ((on & 7) << 4)) + on * swizzle_row;
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(there),
-                 "l"(from + i * warp_size * 16), "r"(row + on < rows ? 16 : 0), "l"(policy)
-                 : "memory");
-  }
-}
-
 // Queries of 16 heads as the products take them, and what they lack in each of this lane's rows g and g + 8. With e4m3
 // keys, chunk s multiplies dimensions 16 s + 4 j … + 3.
 template <bool Fp8>

@@ -13,7 +13,6 @@ struct Case {
   std::vector<std::int32_t> dropped = {};
   std::int32_t first_page = 0;  // of the pool on the device
   int holes = 0;                // one in so many pages is not resident; 0: none
-  bool with_values = false;     // K and V of the attention to come are there too
 };
 
 void run(Rig& rig, Results& results, const Case& shape, const std::vector<SequenceShape>& shapes, std::int32_t pool,
@@ -60,11 +59,6 @@ void run(Rig& rig, Results& results, const Case& shape, const std::vector<Sequen
   std::byte* memory = rig.reserve_raw(static_cast<std::size_t>(skip) + keys.bytes().size());
   rig->upload(memory + skip, keys.bytes());
   placed.index_k.data = memory;
-  if (shape.with_values) {
-    const std::int64_t page_bytes = shape.heads * pages.index_k.page_bytes;
-    placed.k = {shape.cache, rig.reserve_raw(static_cast<std::size_t>(pool * page_bytes)), page_bytes};
-    placed.v = {shape.cache, rig.reserve_raw(static_cast<std::size_t>(pool * page_bytes)), page_bytes};
-  }
   RaggedBatch moved = batch;
   for (std::int32_t& page : moved.index_page_table) page += page >= 0 ? shape.first_page : 0;
   DeviceMatrix input2(rig, DType::bf16, batch.tokens(), columns, q);
@@ -111,8 +105,6 @@ void test_select(Rig& rig, Results& results, const Options& options) {
     run(rig, results, with({.topk = 3}), single, 160, 9, "decode, top 3");
     run(rig, results, with({.init = 2, .local = 3}), single, 160, 9, "decode, init 2, local 3");
     run(rig, results, with({.heads = 8}), single, 160, 9, "decode, 8 heads");
-    run(rig, results, with({.holes = 5, .with_values = true}), {{8192, 1}, {1, 1}, {5000, 2}}, 160, 9,
-        "decode, K and V asked for ahead");
     run(rig, results, with({}), {{9000, 4}, {129, 2}, {5000, 3}}, 160, 9, "decode, groups of 4");
     // A warp a row on Hopper, of up to 1024 scores.
     run(rig, results, with({}), {{70000, 3}}, 550, 9, "groups of 3 on 64K");

@@ -69,7 +69,6 @@ struct SelectArgs {
   const std::uint16_t* index_q = nullptr;
   std::int64_t stride = 0;
   PagePart index_k;
-  PagePart k, v;  // of the attention to come, a head of theirs one of `heads`; data null: not known
   std::int32_t* block_ids = nullptr;
   float* scores = nullptr;        // workspace
   std::int64_t score_floats = 0;  // of it

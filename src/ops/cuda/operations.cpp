@@ -223,8 +223,6 @@ void CudaBackend::select_blocks(const Batch& batch, const SelectBlocks& args, co
   launch.index_q = halves(index_q);
   launch.stride = index_q.row_stride;
   launch.index_k = pages.index_k;
-  launch.k = pages.k;
-  launch.v = pages.v;
   launch.block_ids = block_ids;
   launch.scores = reinterpret_cast<float*>(scratch_.data());
   launch.score_floats = std::ssize(scratch_) / 4;

@@ -23,23 +23,6 @@ std::int64_t scores_and_notes(const SelectArgs& args) {
          (blocks + most_notes(blocks, args.batch.sequences, blocks_of_threads(args)));
 }
 
-// The L2 is asked for the beginnings of what few tokens chose: all blocks of a token are 4 MB, and the one multiprocessor
-// that chose them could ask for some 200 KB until attention itself asks.
-constexpr int most_ahead_tokens = 4;
-constexpr unsigned most_ahead_bytes = 4096;
-
-bool has_runs(const PagePart& part, int heads) {
-  const std::int64_t run = std::int64_t{page_tokens} * head_dim * (part.dtype == DType::f8_e4m3 ? 1 : 2);
-  return part.data != nullptr && reinterpret_cast<std::uintptr_t>(part.data) % 16 == 0 && part.page_bytes % 16 == 0 &&
-         part.page_bytes >= heads * run;
-}
-
-unsigned ahead_bytes(const SelectArgs& args) {
-  const bool wanted = args.batch.tokens <= most_ahead_tokens && args.batch.page_table != nullptr &&
-                      has_runs(args.k, args.heads) && has_runs(args.v, args.heads);
-  return wanted ? most_ahead_bytes : 0;
-}
-
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
 cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
   using Shape = DecodeShape<Fp8, Sets, Stages>;
@@ -54,7 +37,6 @@ cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
   call.notes =
       reinterpret_cast<std::uint32_t*>(args.scores) + std::int64_t{args.batch.tokens} * args.heads * call.blocks;
   call.counters = args.counters;
-  call.ahead = ahead_bytes(args);
   return launch(kernel, static_cast<unsigned>(groups), Shape::threads, Shape::shared_bytes, stream, args, call);
 }
 
@@ -72,8 +54,7 @@ bool select_decode_takes_sm90(const SelectArgs& args) {
 cudaError_t launch_select_decode_sm90(const SelectArgs& args, cudaStream_t stream) {
   const bool fp8 = args.index_k.dtype == DType::f8_e4m3;
   if (args.batch.longest_query * args.heads <= 8) {
-    // 107 KB: the next kernel's blocks come up beside this one's, and its copies begin before this one ends.
-    return fp8 ? run<true, 1, 6, 1>(args, stream) : run<false, 1, 3, 1>(args, stream);
+    return fp8 ? run<true, 2, 6, 1>(args, stream) : run<false, 2, 4, 1>(args, stream);
   }
   return fp8 ? run<true, 1, 6, 8>(args, stream) : run<false, 1, 3, 8>(args, stream);
 }

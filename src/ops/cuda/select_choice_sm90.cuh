@@ -29,56 +29,22 @@ struct Gathering {
   }
 };
 
-// The wanted-th highest of the lanes' keys, at least 1; where nothing is wanted, higher than any.
-__device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted) {
-  int higher = 0;
-#pragma unroll
-  for (int i = 0; i < warp_size; ++i) higher += __shfl_sync(all_lanes, own, i) > own ? 1 : 0;
-  return max(1u, __reduce_min_sync(all_lanes, higher < wanted ? own : 0xffffffffu));
-}
-
-// Of the lanes' keys the `wanted` highest, ties to the lower lane, none of 0: a bit a lane.
-__device__ __forceinline__ unsigned highest_lanes(std::uint32_t key, int wanted, int lane) {
-  const std::uint32_t least = least_of_lanes(key, wanted);
-  const unsigned above = __ballot_sync(all_lanes, key > least), equal = __ballot_sync(all_lanes, key == least);
-  const int ties = __popc(equal & ((1u << lane) - 1));
-  return __ballot_sync(all_lanes, key > least || (key == least && ties < wanted - __popc(above)));
-}
-
-// Of 64 keys, lane l's at l and 32 + l, the `wanted` (at least 1) highest, ties to the lower place, none of 0: a bit a
-// lane for either half. `second`: whether the upper half has any but 0.
-__device__ __forceinline__ uint2 highest_of(const std::uint32_t (&key)[2], bool second, int wanted, int lane) {
-  int higher[2] = {0, 0};
+// At least `wanted` lanes hold something as high as the wanted-th highest lane's: that, and at least 1.
+__device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted, int lane) {
+  int rank = 0;
 #pragma unroll
   for (int i = 0; i < warp_size; ++i) {
-    const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);
-    higher[0] += other > key[0] ? 1 : 0;
-    higher[1] += other > key[1] ? 1 : 0;
+    const std::uint32_t other = __shfl_sync(all_lanes, own, i);
+    rank += other > own || (other == own && i < lane) ? 1 : 0;
   }
-  if (second) {
-#pragma unroll
-    for (int i = 0; i < warp_size; ++i) {
-      const std::uint32_t other = __shfl_sync(all_lanes, key[1], i);
-      higher[0] += other > key[0] ? 1 : 0;
-      higher[1] += other > key[1] ? 1 : 0;
-    }
-  }
-  // Whatever has fewer than `wanted` above it is at least as high as the wanted-th.
-  const std::uint32_t low = min(higher[0] < wanted ? key[0] : 0xffffffffu, higher[1] < wanted ? key[1] : 0xffffffffu);
-  const std::uint32_t least = max(1u, __reduce_min_sync(all_lanes, low));
-  const unsigned above[2] = {__ballot_sync(all_lanes, key[0] > least), __ballot_sync(all_lanes, key[1] > least)};
-  const unsigned equal[2] = {__ballot_sync(all_lanes, key[0] == least), __ballot_sync(all_lanes, key[1] == least)};
-  const int room = wanted - __popc(above[0]) - __popc(above[1]);
-  const unsigned below = (1u << lane) - 1;
-  const int ties[2] = {__popc(equal[0] & below), __popc(equal[0]) + __popc(equal[1] & below)};
-  return {__ballot_sync(all_lanes, key[0] > least || (key[0] == least && ties[0] < room)),
-          __ballot_sync(all_lanes, key[1] > least || (key[1] == least && ties[1] < room))};
+  const unsigned holder = __ballot_sync(all_lanes, rank == wanted - 1);
+  return max(1u, __shfl_sync(all_lanes, own, __ffs(static_cast<int>(holder)) - 1));
 }
 
 // The `wanted` best of the list, still ascending by block, at its front. Returns how many.
 __device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted, int lane) {
   std::uint32_t key[2];
-  int id[2];
+  int id[2], rank[2] = {0, 0};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int at = h * warp_size + lane;
@@ -86,18 +52,31 @@ __device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted,
     id[h] = list.ids[at];
   }
   __syncwarp();  // all have read: the front is about to be written
-  const uint2 taken = highest_of(key, count > warp_size, wanted, lane);
-  const unsigned own = 1u << lane;
-  if ((taken.x & own) != 0) {
-    const int place = __popc(taken.x & (own - 1));
-    list.keys[place] = key[0], list.ids[place] = id[0];
+#pragma unroll
+  for (int i = 0; i < warp_size; ++i) {
+    const std::uint32_t other = __shfl_sync(all_lanes, key[0], i);
+    rank[0] += other > key[0] || (other == key[0] && i < lane) ? 1 : 0;
+    rank[1] += other >= key[1] ? 1 : 0;
   }
-  if ((taken.y & own) != 0) {
-    const int place = __popc(taken.x) + __popc(taken.y & (own - 1));
-    list.keys[place] = key[1], list.ids[place] = id[1];
+  if (count > warp_size) {
+#pragma unroll
+    for (int i = 0; i < warp_size; ++i) {
+      const std::uint32_t other = __shfl_sync(all_lanes, key[1], i);
+      rank[0] += other > key[0] ? 1 : 0;
+      rank[1] += other > key[1] || (other == key[1] && i < lane) ? 1 : 0;
+    }
+  }
+  int chosen = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const bool take = key[h] != 0 && rank[h] < wanted;
+    const unsigned taken = __ballot_sync(all_lanes, take);
+    const int place = chosen + __popc(taken & ((1u << lane) - 1));
+    if (take) list.keys[place] = key[h], list.ids[place] = id[h];
+    chosen += __popc(taken);
   }
   __syncwarp();
-  return __popc(taken.x) + __popc(taken.y);
+  return chosen;
 }
 
 // The same of scores[from, to) where the list is too short for what is high: one after another.
@@ -149,7 +128,7 @@ __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int fr
     for (int i = 0; i < Held; ++i) own = max(own, values[i]);
     if (first == from) break;
   }
-  Gathering gathering{least_of_lanes(own, wanted), wanted, 0, 0};
+  Gathering gathering{least_of_lanes(own, wanted, lane), wanted, 0, 0};
 #pragma unroll 1
   for (;;) {
 #pragma unroll
@@ -163,35 +142,24 @@ __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int fr
   return keep_best(list, gathering.count, wanted, lane);
 }
 
-// A sequence's scores came from several blocks of threads, `first` … of the run; each noted the highest of every 32 that
-// it had.
+// A sequence's scores came from several blocks of threads, `first` … `last` of the run; each noted the highest of every
+// 32 that it had. `a_group`: such notes of one of them.
 struct Contributors {
-  int least, longer;  // units of a block of threads: the first `longer` have one more
+  int units, groups;  // of the whole call
   int begin, end;     // the sequence's units
   int first, a_group;
-  unsigned inverse;  // of a_group: 2^31 / a_group, rounded up
-  // a_group: notes of one of them.
-  __device__ Contributors(int units, int groups, int begin_, int end_, int first_, int a_group_)
-      : least(units / groups), longer(units % groups), begin(begin_), end(end_), first(first_), a_group(a_group_) {
-    const auto divisor = static_cast<unsigned>(a_group);
-    inverse = (0x80000000u + divisor - 1) / divisor;
-  }
   // Scores that note `i` stands for, counted from `begin`.
   __device__ void run(int i, int& from, int& to) const {
-    // i / a_group while i · a_group < 2^30: (2 i + 1) / (2 a_group) is at least half a share off the next whole number.
-    const int of_group = static_cast<int>(__umulhi(2 * static_cast<unsigned>(i) + 1, inverse));
-    const int group = first + of_group;
-    const int of_begin = least * group + min(group, longer);
-    const int of_end = of_begin + least + (group < longer ? 1 : 0);
-    const int last = min(of_end, end) - begin;
-    from = min(max(of_begin, begin) - begin + (i - of_group * a_group) * warp_size, last);
+    const int group = first + i / a_group;
+    const int last = min(run_begin(units, group + 1, groups), end) - begin;
+    from = min(max(run_begin(units, group, groups), begin) - begin + i % a_group * warp_size, last);
     to = min(last, from + warp_size);
   }
 };
 
 // As choose_of_run, over notes [from_note, to_note), at most 32 · notes_by_lane: most scores are not looked at. scores[i]:
 // of the sequence's unit i; those from `limit` on are none of the row's candidates.
-inline constexpr int notes_by_lane = 16;  // 512 a warp: 1M tokens make up to 390 a row
+inline constexpr int notes_by_lane = 24;
 
 __device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, const std::uint32_t* notes,
                                                const Contributors& contributors, int from_note, int to_note, int limit,
@@ -211,7 +179,7 @@ __device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, cons
   }
 #pragma unroll
   for (int i = 0; i < notes_by_lane; ++i) own = max(own, values[i] == unknown ? 0 : values[i]);
-  const std::uint32_t least = least_of_lanes(own, wanted);
+  const std::uint32_t least = least_of_lanes(own, wanted, lane);
   Gathering of_notes{least, 1 << 30, 0, 0};
 #pragma unroll
   for (int i = 0; i < notes_by_lane; ++i) of_notes.add(values[i], from_note + i * warp_size + lane, list, lane);
@@ -221,27 +189,22 @@ __device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, cons
   contributors.run(to_note - 1, unused, high);
   high = min(high, limit);
   if (of_notes.count > 64) return choose_slowly(scores, low, high, wanted, list, lane);
-  // What the notes stand for moves to registers, first and count of each: the list is about to be written.
-  int noted[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    int from = 0, to = 0;
-    if (h * warp_size + lane < of_notes.count) contributors.run(list.ids[h * warp_size + lane], from, to);
-    noted[h] = from | max(0, min(to, limit) - from) << 24;
-  }
+  // The notes move to registers: the list is about to be written.
+  const int noted[2] = {list.ids[lane], list.ids[warp_size + lane]};
   __syncwarp();
   Gathering gathering{least, wanted, 0, 0};
-  constexpr int batch = 16;  // as many as are rarely passed: most often one round of loads, or two
-#pragma unroll 1
+  constexpr int batch = 8;
   for (int base = 0; base < of_notes.count; base += batch) {
     std::uint32_t keys[batch];
     int ids[batch];
 #pragma unroll
     for (int i = 0; i < batch; ++i) {
       const int which = base + i;
-      const int note = __shfl_sync(all_lanes, base < warp_size ? noted[0] : noted[1], which % warp_size);
-      ids[i] = (note & 0xffffff) + lane;
-      keys[i] = lane < note >> 24 ? __ldcg(scores + ids[i]) : 0;
+      const int note = __shfl_sync(all_lanes, which < warp_size ? noted[0] : noted[1], which % warp_size);
+      int from = 0, to = 0;
+      if (which < of_notes.count) contributors.run(note, from, to);
+      ids[i] = from + lane;
+      keys[i] = ids[i] < min(to, limit) ? __ldcg(scores + ids[i]) : 0;
     }
 #pragma unroll
     for (int i = 0; i < batch; ++i) gathering.add(keys[i], ids[i], list, lane);

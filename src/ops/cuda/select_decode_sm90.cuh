@@ -21,7 +21,6 @@ struct DecodeCall {
   int most_notes;        // of a row
   std::uint32_t* notes;  // [rows, most_notes]
   unsigned* counters;    // [sequences], zero between calls
-  unsigned ahead;        // bytes of K and of V that the L2 is asked for of a chosen block; 0: of none
 };
 
 // What the block wrote before (behind a barrier of its threads) is seen by whoever adds later, and the other way round.
@@ -47,28 +46,6 @@ __device__ __forceinline__ void write_unscored_row(const SelectArgs& args, int t
   }
 }
 
-// What a row's ids hold beside the `chosen` ones: the first blocks, the last, and -1. limit: as limit_of.
-__device__ __forceinline__ void write_others(const SelectArgs& args, const Choice& choice, int limit, int chosen,
-                                             std::int32_t* ids, int lane) {
-  for (int i = lane; i < args.topk; i += warp_size) {
-    if (limit < 0) {
-      ids[i] = -1;
-    } else if (i < choice.leading) {
-      ids[i] = i;
-    } else if (i >= choice.leading + chosen) {
-      const int at = i - choice.leading - chosen;
-      ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
-    }
-  }
-}
-
-// The first call.ahead bytes of a chosen block's K and V, on their way to the L2 ahead of attention.
-__device__ __forceinline__ void ask_ahead(const SelectArgs& args, const DecodeCall& call, int page, int head) {
-  if (page < 0) return;
-  prefetch_l2_run(page_run(args.k, page, head, args.k.dtype == DType::f8_e4m3 ? 1 : 2), call.ahead);
-  prefetch_l2_run(page_run(args.v, page, head, args.v.dtype == DType::f8_e4m3 ? 1 : 2), call.ahead);
-}
-
 // `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
 template <bool Fp8, int Sets, int Stages>
 struct DecodeShape {
@@ -85,7 +62,7 @@ inline constexpr int most_direct = 1024;
 // 8 · ColumnTiles columns: the tokens of a sequence times heads. The last warp copies.
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
 __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
-                                  ColumnTiles == 1 ? 65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads : 1)
+                                  65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads)
     select_blocks_decode_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
@@ -101,7 +78,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   __shared__ std::uint32_t best[columns][held + 1];
   __shared__ ShortList lists[warps];
   __shared__ int list_count[warps];
-  __shared__ int is_last[2];
+  __shared__ int is_last;
   __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
@@ -205,12 +182,9 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     const bool there = row < (args.batch.query_begin[of_sequence + 1] - first) * heads;
     return there ? limit_of(args, first + row / heads, of_sequence) : -1;
   };
-  // Warps a row. Of up to 64 candidates one chooses from registers.
-  constexpr int most_brief = 2 * warp_size;
-  const auto split_of = [&](int candidates, int rows) { return candidates > most_brief && rows * 2 <= warps ? 2 : 1; };
+  const auto split_of = [&](int rows) { return rows * 2 <= warps ? 2 : 1; };  // warps a row
   const auto own_row = [&](int of_sequence) {
-    const int tokens = args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence];
-    return warp / split_of(unit_begin[of_sequence + 1] - unit_begin[of_sequence], tokens * heads);
+    return warp / split_of((args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence]) * heads);
   };
   int own_limit = unit < last_unit ? limit_of_row(sequence, own_row(sequence)) : -1;
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -232,100 +206,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   const int g = lane / 4;
   const int j = lane % 4;
   const int set = warp / 8;
-  int next = 0;         // blocks seen so far
-  int put_off = -1;     // the first sequence, while its scores are not counted
-  int limit_there = 0;  // its own_limit
+  int next = 0;  // blocks seen so far
   const auto sync_workers = [] { sync_threads_of(1, workers); };
   auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
   const auto cast = [](std::uint32_t pair) {
     if constexpr (!Fp8) return pair;
     return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
-  };
-  const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;  // notes of a block of threads
-  // Of a sequence whose scores are all there. first_limit: of the first row that this warp chooses for.
-  const auto choose = [&](int of, int first_limit) {
-    const int begin = unit_begin[of], end = unit_begin[of + 1];
-    const int first_token = args.batch.query_begin[of];
-    const int rows = (args.batch.query_begin[of + 1] - first_token) * heads;
-    const std::int64_t first_row = std::int64_t{first_token} * heads;
-    const int first_group = run_of(units, begin, groups);
-    const bool noted = end - begin > most_direct;
-    const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
-    const int split = split_of(end - begin, rows);
-    for (int first = 0; first < rows; first += warps / split) {
-      const int row = first + warp / split;
-      const int token = first_token + row / heads;
-      const int limit = first == 0 ? first_limit : limit_of_row(of, row);
-      const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
-      const int half = split == 2 ? warp % 2 : 0;
-      const int candidates = choice.candidates(args.init_blocks);
-      const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
-      const auto ids = [&] { return args.block_ids + (first_row + row) * args.topk; };
-      int chosen = 0;
-      if (end - begin <= most_brief) {
-        if (limit >= 0 && choice.slots > 0) {
-          const std::uint32_t keys[2] = {lane < candidates ? __ldcg(of_row + lane) : 0,
-                                         lane + warp_size < candidates ? __ldcg(of_row + lane + warp_size) : 0};
-          int pages[2] = {-1, -1};  // with the scores: none is waited for when the ids are out
-          if (call.ahead > 0) {
-            pages[0] = kv_page(args.batch, of, args.init_blocks + lane);
-            pages[1] = kv_page(args.batch, of, args.init_blocks + lane + warp_size);
-          }
-          const uint2 taken = highest_of(keys, candidates > warp_size, choice.slots, lane);
-          const unsigned own = 1u << lane;
-          std::int32_t* to = ids() + choice.leading;
-          if ((taken.x & own) != 0) to[__popc(taken.x & (own - 1))] = args.init_blocks + lane;
-          to += __popc(taken.x);
-          if ((taken.y & own) != 0) to[__popc(taken.y & (own - 1))] = args.init_blocks + lane + warp_size;
-          chosen = __popc(taken.x) + __popc(taken.y);
-          if (call.ahead > 0) {
-            if ((taken.x & own) != 0) ask_ahead(args, call, pages[0], row % heads);
-            if ((taken.y & own) != 0) ask_ahead(args, call, pages[1], row % heads);
-          }
-        }
-      } else {
-        const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
-        const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
-        ShortList& list = lists[warp];
-        int listed = 0;
-        if (limit >= 0 && choice.slots > 0 && to > from) {
-          const int note_middle = split == 2 ? notes / 2 : notes;
-          const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
-          if (noted && to_note - from_note <= notes_by_lane * warp_size) {
-            const Contributors contributors(units, groups, begin, end, first_group, a_group);
-            listed = to_note <= from_note
-                         ? 0
-                         : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
-                                           from_note, to_note, candidates, choice.slots, list, lane);
-          } else if (to - from <= 4 * warp_size) {
-            listed = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
-          } else {
-            listed = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
-          }
-        }
-        if (lane == 0) list_count[warp] = listed;
-        if (split == 2) {
-          sync_workers();
-        } else {
-          __syncwarp();
-        }
-        if (row < rows && half == 0) {
-          const int at = lane % list_length, from_warp = warp + lane / list_length;
-          const bool there = lane < list_length * split && at < list_count[from_warp];
-          const std::uint32_t key = there ? lists[from_warp].keys[at] : 0;
-          const int id = there ? args.init_blocks + lists[from_warp].ids[at] : -1;
-          const unsigned taken = highest_lanes(key, choice.slots, lane);
-          if ((taken >> lane & 1) != 0) ids()[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
-          chosen = __popc(taken);
-        }
-        if (split == 2) {  // the lists have been read
-          sync_workers();
-        } else {
-          __syncwarp();
-        }
-      }
-      if (row < rows && half == 0) write_others(args, choice, limit, chosen, ids(), lane);
-    }
   };
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
@@ -359,6 +245,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     }
     // Notes are made where a sequence is long, by those who share it.
     const int first_group = run_of(units, begin, groups);
+    const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
     const bool noted = end - begin > most_direct;
     for (int done = 0; done < count; done += held) {
       const int n = min(held, count - done);
@@ -425,37 +312,88 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
       }
       if (done + held < count) sync_workers();
     }
-    // Only the first and the last sequence of a run are shared with other blocks of threads, which end when this one does:
-    // the first is counted with the last.
     const bool alone = count == end - begin;
-    const bool more = unit + count < last_unit;
     sync_workers();
-    if (!alone && more) {
-      put_off = sequence;
-      limit_there = own_limit;
-    } else {
-      const bool both = !more && put_off >= 0;
-      if (both || (!alone && !more)) {
-        // A thread each, of two warps: they wait at once.
-        if (thread == 0 || thread == warp_size) {
-          const bool own = thread == 0;
-          const int of = own ? sequence : put_off;
-          if (own ? !alone : both) {
-            const int all = unit_begin[of + 1] - unit_begin[of];
-            const int mine = own ? count : unit_begin[of + 1] - run_begin(units, me, groups);
-            const unsigned before = add_in_order(&call.counters[of], static_cast<unsigned>(mine));
-            const bool last = before + static_cast<unsigned>(mine) == static_cast<unsigned>(all);
-            if (last) call.counters[of] = 0;
-            is_last[own ? 1 : 0] = last ? 1 : 0;
+    if (!alone) {
+      if (thread == 0) {
+        const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
+        const bool last = before + static_cast<unsigned>(count) == static_cast<unsigned>(end - begin);
+        if (last) call.counters[sequence] = 0;
+        is_last = last ? 1 : 0;
+      }
+      sync_workers();
+    }
+    if (alone || is_last != 0) {
+      const Contributors contributors{units, groups, begin, end, first_group, a_group};
+      const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
+      const int split = split_of(rows);
+      for (int first = 0; first < rows; first += warps / split) {
+        const int row = first + warp / split;
+        const int token = first_token + row / heads;
+        const int limit = first == 0 ? own_limit : limit_of_row(sequence, row);
+        const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
+        const int half = split == 2 ? warp % 2 : 0;
+        if (limit >= 0) {
+          const int candidates = choice.candidates(args.init_blocks);
+          const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
+          const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
+          const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
+          ShortList& list = lists[warp];
+          int chosen = 0;
+          if (choice.slots > 0 && to > from) {
+            const int note_middle = split == 2 ? notes / 2 : notes;
+            const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
+            if (noted && to_note - from_note <= notes_by_lane * warp_size) {
+              chosen = to_note <= from_note
+                           ? 0
+                           : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
+                                             from_note, to_note, candidates, choice.slots, list, lane);
+            } else if (to - from <= 4 * warp_size) {
+              chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
+            } else {
+              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
+            }
+          }
+          if (lane == 0) list_count[warp] = chosen;
+        } else if (lane == 0) {
+          list_count[warp] = 0;
+        }
+        if (split == 2) {
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
+        if (row < rows && half == 0) {
+          std::int32_t* ids = args.block_ids + (first_row + row) * args.topk;
+          const int from = warp + lane / list_length;
+          const bool there = lane < list_length * split && lane % list_length < list_count[from];
+          const std::uint32_t key = there ? lists[from].keys[lane % list_length] : 0;
+          const int id = there ? args.init_blocks + lists[from].ids[lane % list_length] : -1;
+          int rank = 0;
+#pragma unroll
+          for (int i = 0; i < warp_size; ++i) {
+            const std::uint32_t other = __shfl_sync(all_lanes, key, i);
+            rank += other > key || (other == key && i < lane) ? 1 : 0;
+          }
+          const unsigned taken = __ballot_sync(all_lanes, there && rank < choice.slots);
+          const int chosen = __popc(taken);
+          if (there && rank < choice.slots) ids[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
+          for (int i = lane; i < args.topk; i += warp_size) {
+            if (limit < 0) {
+              ids[i] = -1;
+            } else if (i < choice.leading) {
+              ids[i] = i;
+            } else if (i >= choice.leading + chosen) {
+              const int at = i - choice.leading - chosen;
+              ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
+            }
           }
         }
-        sync_workers();
-      }
-#pragma unroll 1
-      for (int turn = both ? 0 : 1; turn < 2; ++turn) {
-        if ((turn == 0 || !alone) && is_last[turn] == 0) continue;
-        const int of = turn == 0 ? put_off : sequence;
-        choose(of, turn == 0 ? limit_there : own_limit);
+        if (split == 2) {  // the lists have been read
+          sync_workers();
+        } else {
+          __syncwarp();
+        }
       }
     }
     unit += count;

@@ -72,10 +72,6 @@ __device__ inline void copy_bulk_once(void* shared, const void* global, unsigned
       "l"(global), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
-// Asks the L2 for `bytes`, a multiple of 16, at an address that is one.
-__device__ inline void prefetch_l2_run(const void* global, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
 // What threads wrote to shared memory (stores, copy_async_16) is seen by wgmma and bulk copies after it.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

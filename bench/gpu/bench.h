@@ -99,7 +99,7 @@ class Bench {
     }
     if (const std::int64_t scales = rows * made.scale_row_bytes(); scales > 0) {
       made.scales = format == WeightFormat::nvfp4
-                        ? random(scales, {.kind = RandomFill::Kind::f8_e4m3, .parameter = 2})
+                        ? random(scales, {.kind = RandomFill::Kind::e8m0, .parameter = 0.5, .base = 0x38})  // 1, 1.125
                         : random(scales, {.kind = RandomFill::Kind::e8m0, .parameter = 0.5, .base = 118});
     }
     if (format == WeightFormat::nvfp4) made.tensor_scale = 0.01f;

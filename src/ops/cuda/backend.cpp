@@ -12,7 +12,6 @@
 #include "src/base/memory_size.h"
 #include "src/ops/cuda/attend_sm90.h"
 #include "src/ops/cuda/cuda_backend.h"
-#include "src/ops/cuda/experts_sm90.h"
 #include "src/ops/cuda/fill_random.h"
 #include "src/ops/cuda/matmul_narrow_sm90.h"
 #include "src/ops/cuda/upload.h"
@@ -233,11 +232,11 @@ void CudaBackend::drop_recordings() {
   recordings_.clear();
 }
 
-// A counter for each token and tile of heads that one launch takes; what experts need at least.
+// A counter for each token and tile of heads that one launch takes; what products of few items share at least.
 static std::int64_t counters_for(const Limits& limits) {
   const std::int64_t tiles =
       std::clamp<std::int64_t>(limits.tokens, 1, 4096) * std::max<std::int64_t>(limits.query_heads, 2);
-  return std::max<std::int64_t>({tiles, experts_counters, narrow_counters});
+  return std::max<std::int64_t>(tiles, narrow_counters);
 }
 
 static std::int64_t partials_for(const Limits& limits) {

@@ -44,9 +44,18 @@ struct DecodeCodec {
   __device__ static bool rare(std::uint32_t codes) {
     return Format == WeightFormat::nvfp4 ? (codes & 0x7fu) == 0x7fu : (codes & 0x80u) != 0;
   }
-  // The same of four codes that lie in bytes.
+  // `factor` of a code that is not among the rare ones of rare_codes.
+  __device__ static std::uint32_t usual_factor(std::uint32_t code) {
+    // Of e4m3: the exponent, 238 higher. Subnormal scales and negative ones would come out wrong.
+    return Format == WeightFormat::nvfp4 ? code * 0x00100010u + 0x77007700u : factor(code);
+  }
+  // Whether one of four codes that lie in bytes is not for usual_factor.
   __device__ static std::uint32_t rare_codes(std::uint32_t codes) {
-    return (Format == WeightFormat::nvfp4 ? (codes & 0x7f7f7f7fu) + 0x01010101u : codes) & 0x80808080u;
+    if constexpr (Format == WeightFormat::nvfp4) {
+      const std::uint32_t normal = (codes & 0x78787878u) + 0x78787878u, not_a_number = (codes & 0x7f7f7f7fu) + 0x01010101u;
+      return (~normal | not_a_number | codes) & 0x80808080u;
+    }
+    return codes & 0x80808080u;
   }
   // The two factors then.
   __device__ static uint2 factors(std::uint32_t code) {

@@ -3,9 +3,6 @@
 // nothing of where the first product ends: what down needs is on its way before the blocks have met between the two. All
 // workers take a stage together, each its own pieces of K, the same for all tiles: what it needs of x, of at most eight
 // items, stays in its registers. Two more warps add the workers' sums up and store results, one waits for other blocks'.
-//
-// Of several tokens a block takes a run of rows over all experts, and all blocks meet once. Of one token it takes its share
-// of each expert, and they meet for each: while an expert's rows of down are summed, the next one's inner values arrive.
 #pragma once
 
 #include "src/ops/cuda/decode_sm90.cuh"
@@ -36,14 +33,14 @@ struct ExpertsShape {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A block's tiles of one expert (of the active ones, in order), for some of its items. None, maybe, for one token.
+// A block's tiles of one expert, for some of its items.
 struct ExpertsPhase {
-  int at, group, first, count;  // of the table; items
+  int group, first, count;  // of the table; items
   int tile, tiles;
 };
 
-// Meeting. counters[0]: blocks that wait for nothing any more; 1 + i: warps, two a block, that have stored their results
-// of meeting i. All are zero before and after the launch.
+// Meeting. counters[0]: blocks that wait for nothing any more; 1: warps, two a block, that have stored their results. Both
+// are zero before and after the launch.
 //
 // Blocks spin in await_all until all are up, one a multiprocessor. That ends: the kernel ahead and those of other streams
 // (the vision tower, of lower priority) wait for nothing of ours and leave their multiprocessors in time, and the kernel
@@ -53,25 +50,24 @@ struct ExpertsPhase {
 // than zero: too high, and blocks begin too early, or never.
 //
 // All lanes of a warp.
-__device__ inline void hand_in(unsigned* counters, int meeting) {
+__device__ inline void hand_in(unsigned* counters) {
   __syncwarp();
   if (threadIdx.x % warp_size == 0) {
     __threadfence();
-    atomicAdd(counters + 1 + meeting, 1u);
+    atomicAdd(counters + 1, 1u);
   }
   __syncwarp();
 }
 // One thread: what the others have handed in is there, for it and for whom it tells.
-__device__ inline void await_all(const unsigned* counters, int meeting, unsigned blocks) {
+__device__ inline void await_all(const unsigned* counters, unsigned blocks) {
   unsigned now = 0;
   while (now != 2 * blocks) {
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters + 1 + meeting) : "memory");
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counters + 1) : "memory");
   }
 }
 // One thread of each block.
-__device__ inline void leave_meetings(unsigned* counters, int meetings, unsigned blocks) {
-  if (atomicAdd(counters, 1u) != blocks - 1) return;
-  for (int i = 0; i <= meetings; ++i) counters[i] = 0;
+__device__ inline void leave_meeting(unsigned* counters, unsigned blocks) {
+  if (atomicAdd(counters, 1u) == blocks - 1) counters[0] = counters[1] = 0;
 }
 
 // What other blocks may have written.
@@ -86,7 +82,7 @@ __device__ inline uint4 load_row(const void* address) {
 
 template <class Shape>
 struct ExpertsBarriers {
-  std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner[experts_apart];
+  std::uint64_t full[Shape::stages], empty[Shape::stages], summed[2], taken[2], inner;
 };
 
 #endif
@@ -117,7 +113,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
       barrier_init(&barriers.summed[i], warp_size * Shape::workers);
       barrier_init(&barriers.taken[i], warp_size);
     }
-    for (int i = 0; i < experts_apart; ++i) barrier_init(&barriers.inner[i], 1);
+    barrier_init(&barriers.inner, 1);
     fence_barrier_init();
   }
   if (!args.old_routing) {
@@ -134,15 +130,15 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
   // A worker's pieces of x, by lane 4 g + j of item g: 16 bytes of W meet `words` times eight columns.
   constexpr int piece_columns = nibbles ? 128 : 64;
   uint4 x[Shape::pieces][words];
-  const auto load_x = [&]<int Pieces, int To = 0>(const std::uint16_t* row, int columns, bool own) {
+  const auto load_x = [&]<int Pieces>(const std::uint16_t* row, int columns, bool own) {
 #pragma unroll
     for (int s = 0; s < Pieces; ++s) {
       const int piece = warp + s * Shape::workers;
 #pragma unroll
       for (int k = 0; k < words; ++k) {
-        x[To + s][k] = uint4{0, 0, 0, 0};
+        x[s][k] = uint4{0, 0, 0, 0};
         if (own && piece * piece_columns < columns) {
-          x[To + s][k] = load_row(row + piece * piece_columns + (lane % 4 * words + k) * 8);
+          x[s][k] = load_row(row + piece * piece_columns + (lane % 4 * words + k) * 8);
         }
       }
     }
@@ -161,33 +157,22 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
   // All experts of a lone token take the same row. Behind the weights, 25 MB that are asked for at once, it came 4 us after
   // the plan.
   const bool lone = args.items <= args.list_divisor;
-  const bool apart = lone && args.items <= experts_apart;  // one phase an expert then
   if (lone && warp < Shape::workers)
     load_x.template operator()<Shape::pieces>(args.x, args.hidden, lane / 4 < args.items);
   plan_groups<Shape::threads>(args, groups);
   // The block's tiles of 16 rows (8 of gate and the same 8 of up, or 16 of down), by experts and at most 8 of their items.
-  // Shares of all experts, or apart those of each, are as even as they can be: shares of each are cut at other places, so
-  // that their sums differ by one tile, too.
   const auto for_phases = [&](bool down, const auto& body) {
     const int each = down ? args.hidden / 16 : args.width / 8;
     const int all = groups.active * each;
     const int begin = all * block / blocks;
     int left = all * (block + 1) / blocks - begin;
-    int at = apart ? 0 : begin / each;
-    int first = begin - at * each;
-    for (; at < groups.active && (apart || left > 0); ++at) {
-      int tiles = min(left, each - first);
-      if (apart) {
-        const int shift = at * blocks / groups.active;
-        first = (each * block + shift) / blocks;
-        tiles = (each * (block + 1) + shift) / blocks - first;
-      }
+    for (int at = begin / each, first = begin - at * each; left > 0; ++at, first = 0) {
+      const int tiles = min(left, each - first);
       const int last = groups.begin[at + 1];
       for (int item = groups.begin[at]; item < last; item += 8) {
-        body(ExpertsPhase{at, groups.order[at], item, min(8, last - item), first, tiles});
+        body(ExpertsPhase{groups.order[at], item, min(8, last - item), first, tiles});
       }
       left -= tiles;
-      first = 0;
     }
   };
 
@@ -219,36 +204,14 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
       const bool whole = all_pieces == pieces * Shape::workers;  // M3's widths
       if (!Down && lone) arrange_x.template operator()<pieces>();
       for_phases(Down, [&](const ExpertsPhase& phase) {
-        const auto load_items = [&]<int To>(int first, int count) {
-          const int item = groups.items[first + min(g, count - 1)];
+        if (Down || !lone) {
+          const int item = groups.items[phase.first + min(g, phase.count - 1)];
           const std::uint16_t* row =
               Down ? args.inner + std::int64_t{item} * args.width : args.x + item / args.list_divisor * args.x_stride;
-          load_x.template operator()<pieces, To>(row, columns, g < count);
-        };
-        if (Down && apart && phase.at > 0) {
-#pragma unroll
-          for (int s = 0; s < pieces; ++s) {
-#pragma unroll
-            for (int k = 0; k < words; ++k) x[s][k] = x[Shape::pieces - pieces + s][k];
-          }
-          arrange_x.template operator()<pieces>();
-        } else if (Down || !lone) {
-          load_items.template operator()<0>(phase.first, phase.count);
+          load_x.template operator()<pieces>(row, columns, g < phase.count);
           arrange_x.template operator()<pieces>();
         }
-        // The next expert's inner values, on their way under the last tile of this one: later, all would wait for them;
-        // sooner, they may not be there.
-        const bool ahead = Down && apart && phase.at + 1 < groups.active;
-        const auto load_ahead = [&] {
-          if constexpr (Down) {
-            barrier_wait(&barriers.inner[phase.at + 1], 0);
-            const int first = groups.begin[phase.at + 1];
-            load_items.template operator()<Shape::pieces - pieces>(first, groups.begin[phase.at + 2] - first);
-          }
-        };
-        if (ahead && phase.tiles == 0) load_ahead();
         for (int i = 0; i < phase.tiles; ++i) {
-          if (ahead && i + 1 == phase.tiles) load_ahead();
           // The stages of the tile's two halves; of down both in one.
           const std::byte* stage[2];
           const int first_at = at;
@@ -294,7 +257,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
 #pragma unroll
                   for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(multiply_bf16(pairs[r][c], two.x), two.y);
                 } else {
-                  const std::uint32_t factor = Codec_::factor(code);
+                  const std::uint32_t factor = Codec_::usual_factor(code);
 #pragma unroll
                   for (int c = 0; c < 4; ++c) pairs[r][c] = multiply_bf16(pairs[r][c], factor);
                 }
@@ -348,7 +311,7 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
     };
     run.template operator()<false>();
     if (groups.active > 0) {
-      barrier_wait(&barriers.inner[0], 0);
+      barrier_wait(&barriers.inner, 0);
       run.template operator()<true>();
     }
   } else {
@@ -388,14 +351,11 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
       let_next_grid_begin();
     } else if (warp == Shape::workers + 3) {
       // --- other blocks' results ---
-      const int meetings = apart ? groups.active : min(groups.active, 1);
-      if (lane == 0 && meetings > 0) {
+      if (lane == 0 && groups.active > 0) {
         if (args.old_routing) wait_grid();
-        for (int i = 0; i < meetings; ++i) {
-          await_all(args.counters, i, static_cast<unsigned>(blocks));
-          barrier_arrive(&barriers.inner[i]);
-        }
-        leave_meetings(args.counters, meetings, static_cast<unsigned>(blocks));
+        await_all(args.counters, static_cast<unsigned>(blocks));
+        barrier_arrive(&barriers.inner);
+        leave_meeting(args.counters, static_cast<unsigned>(blocks));
       }
     } else if (warp > Shape::workers) {
       // --- sums of the warps' sums, and what becomes of them ---
@@ -452,9 +412,8 @@ __global__ void __launch_bounds__(Shape::threads, 1) experts_sm90(const __grid_c
               }
             }
           }
-          if (apart && !down) hand_in(args.counters, phase.at);
         });
-        if (!apart && !down && groups.active > 0) hand_in(args.counters, 0);
+        if (!down && groups.active > 0) hand_in(args.counters);
       }
     }
   }

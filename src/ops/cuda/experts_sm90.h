@@ -8,8 +8,6 @@ namespace m3::ops::cuda {
 
 inline constexpr int experts_hidden = 6144;  // at most; half of it between the products
 inline constexpr int experts_items = 1024;   // at most, chosen by experts
-inline constexpr int experts_apart = 8;      // items of one token, at most, whose experts meet apart
-inline constexpr int experts_counters = 1 + experts_apart;
 // Up to how many tokens it is the fastest. On an H200, 4 of 128 experts of 6144 x 3072 a token, microseconds:
 //   tokens        1     8    32    64   128   256   others at 128   at 256
 //   mxfp4      46.5   236   699   949  1673  2081            -      2640
@@ -39,7 +37,7 @@ struct ExpertsArgs {
   float scaling = 1;
   float alpha = 0, limit = 0, beta = 0;
   bool old_routing = false;      // expert_ids and x
-  unsigned* counters = nullptr;  // experts_counters, zero between launches
+  unsigned* counters = nullptr;  // two, zero between launches
 };
 
 // Whether the device is Hopper and the shapes fit; of any of the experts.

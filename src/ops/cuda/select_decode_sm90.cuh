@@ -4,7 +4,8 @@
 // The work, all sequences' key blocks in a row, is dealt out evenly over the blocks of threads. As the own block is always
 // chosen (local_blocks >= 1), every scored block lies wholly before the tokens; those that lie before the sequence's first
 // token of this step were written in earlier ones, so that their copies begin ahead of the kernel before. Whoever adds the
-// last of a sequence's scores chooses its blocks.
+// last of a sequence's scores chooses its blocks; a warp of each block of threads runs through that code beforehand, on
+// whatever numbers, so that it is near (2 us of 7 where one token's 64 blocks are chosen from).
 #pragma once
 
 #include <algorithm>
@@ -51,7 +52,7 @@ template <bool Fp8, int Sets, int Stages>
 struct DecodeShape {
   static_assert(Stages % Sets == 0);  // a stage's every round is one set's: who waits has seen the round before
   static constexpr int warps = 8 * Sets;
-  static constexpr int threads = (warps + 1) * warp_size;
+  static constexpr int threads = (warps + 2) * warp_size;
   static constexpr int stage_bytes = page_tokens * head_dim * (Fp8 ? 1 : 2);
   static constexpr int shared_bytes = Stages * stage_bytes;
 };
@@ -59,10 +60,12 @@ struct DecodeShape {
 // Scores of a sequence are chosen from directly up to this many; above, by notes.
 inline constexpr int most_direct = 1024;
 
-// 8 · ColumnTiles columns: the tokens of a sequence times heads. The last warp copies.
+// Where a token stands of a sequence that has one in this step; several_tokens: it has more; or it gets no blocks.
+inline constexpr int no_blocks = -1, several_tokens = -2;
+
+// 8 · ColumnTiles columns: the tokens of a sequence times heads. Behind the workers, a warp copies, and one fetches code.
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
-__global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
-                                  65536 / 96 / DecodeShape<Fp8, Sets, Stages>::threads)
+__global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     select_blocks_decode_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
@@ -75,8 +78,10 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   __shared__ std::uint64_t full[Stages], empty[Stages];
   __shared__ int absent[Stages];
   __shared__ int unit_begin[most_decode_sequences + 1];
+  __shared__ int token_begin[most_decode_sequences + 1];
+  __shared__ int own_position[most_decode_sequences];
   __shared__ std::uint32_t best[columns][held + 1];
-  __shared__ ShortList lists[warps];
+  __shared__ ShortList lists[warps + 1];
   __shared__ int list_count[warps];
   __shared__ int is_last;
   __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
@@ -94,6 +99,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     fence_barrier_init();
   }
   // Positions and page tables stand since before the pass. Where all decode, token s is sequence s's.
+  if (thread == 0) token_begin[sequences] = sequences > 0 ? args.batch.query_begin[sequences] : 0;
   for (int s = thread; s < sequences; s += Shape::threads) {
     const int first = args.batch.query_begin[s];
     int last = min(s, args.batch.tokens - 1);
@@ -105,13 +111,20 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
       position = args.batch.positions[last];
       owner = args.batch.sequence_of_token[last];
     }
-    int cost = 0;
+    int cost = 0, own = no_blocks;
     if (end > first && owner == s && position >= 0 && position < context) {
       const Choice choice(args, position);
       cost = choice.candidates(args.init_blocks);
       if (cost <= choice.slots) cost = 0;
+      if (end - first > 1) {
+        own = several_tokens;
+      } else if (index_page(args.batch, s, choice.blocks - 1) >= 0) {
+        own = position;
+      }
     }
     unit_begin[s + 1] = cost;
+    token_begin[s] = first;
+    own_position[s] = own;
   }
   for (int i = thread; i < (held + 1) * columns; i += Shape::threads) (&best[0][0])[i] = 0;
   if (thread == 0) unit_begin[0] = 0;
@@ -175,29 +188,38 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     return;
   }
 
-  // Of the first row that this warp would choose for: read ahead of its use.
   const int heads = args.heads;
-  const auto limit_of_row = [&](int of_sequence, int row) {
-    const int first = args.batch.query_begin[of_sequence];
-    const bool there = row < (args.batch.query_begin[of_sequence + 1] - first) * heads;
-    return there ? limit_of(args, first + row / heads, of_sequence) : -1;
-  };
-  const auto split_of = [&](int rows) { return rows * 2 <= warps ? 2 : 1; };  // warps a row
-  const auto own_row = [&](int of_sequence) {
-    return warp / split_of((args.batch.query_begin[of_sequence + 1] - args.batch.query_begin[of_sequence]) * heads);
-  };
-  int own_limit = unit < last_unit ? limit_of_row(sequence, own_row(sequence)) : -1;
+  const auto split_of = [](int rows) { return rows * 4 <= warps ? 4 : rows * 2 <= warps ? 2 : 1; };  // warps a row
+  auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
+  if (warp > warps) {
+    // As the last of the first sequence's blocks of threads will, from page numbers.
+    if (unit >= last_unit) return;
+    const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
+    const auto* const numbers = reinterpret_cast<const std::uint32_t*>(args.batch.index_page_table);
+    ShortList& list = lists[warps];
+    int count = 0;
+    if (end - begin > list_room) {
+      const int split = split_of((token_begin[sequence + 1] - token_begin[sequence]) * heads);
+      const int first_group = run_of(units, begin, groups);
+      const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
+      const int notes = end - begin > most_direct ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
+      const Contributors contributors{units, groups, begin, end, first_group, a_group};
+      count = choose_part(numbers, numbers, contributors, end - begin, notes, 0, split, args.topk, list, true);
+    }
+    const Choice choice(args, 0);
+    write_row(end - begin > list_room ? nullptr : numbers, &list, &count, 1, end - begin, choice, 0, 0, list.ids);
+    return;
+  }
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // Sequences of no work, and rows that belong to none.
   if (units == 0 || sequences > 1 || args.batch.tokens > 1) {
     for (int s = me; s < sequences; s += groups) {
       if (unit_begin[s + 1] != unit_begin[s]) continue;
-      const int first = args.batch.query_begin[s] * heads, end = args.batch.query_begin[s + 1] * heads;
+      const int first = token_begin[s] * heads, end = token_begin[s + 1] * heads;
       for (int row = first + warp; row < end; row += warps) write_unscored_row(args, row / heads, row % heads, lane);
     }
     if (me == groups - 1) {
-      const int first = sequences > 0 ? args.batch.query_begin[sequences] : 0;
-      for (int row = first * heads + warp; row < args.batch.tokens * heads; row += warps) {
+      for (int row = token_begin[sequences] * heads + warp; row < args.batch.tokens * heads; row += warps) {
         write_unscored_row(args, row / heads, row % heads, lane);
       }
     }
@@ -208,7 +230,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   const int set = warp / 8;
   int next = 0;  // blocks seen so far
   const auto sync_workers = [] { sync_threads_of(1, workers); };
-  auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
   const auto cast = [](std::uint32_t pair) {
     if constexpr (!Fp8) return pair;
     return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
@@ -216,8 +237,8 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
-    const int first_token = args.batch.query_begin[sequence];
-    const int rows = (args.batch.query_begin[sequence + 1] - first_token) * heads;
+    const int first_token = token_begin[sequence];
+    const int rows = (token_begin[sequence + 1] - first_token) * heads;
     const std::int64_t first_row = std::int64_t{first_token} * heads;
     std::uint32_t q[4][4];
     if constexpr (ColumnTiles == 1) {
@@ -326,80 +347,42 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads,
     if (alone || is_last != 0) {
       const Contributors contributors{units, groups, begin, end, first_group, a_group};
       const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
-      const int split = split_of(rows);
+      const bool directly = end - begin <= list_room;
+      const int split = directly ? 1 : split_of(rows);
       for (int first = 0; first < rows; first += warps / split) {
         const int row = first + warp / split;
-        const int token = first_token + row / heads;
-        const int limit = first == 0 ? own_limit : limit_of_row(sequence, row);
-        const Choice choice(args, limit >= 0 ? args.batch.positions[token] : 0);
-        const int half = split == 2 ? warp % 2 : 0;
-        if (limit >= 0) {
-          const int candidates = choice.candidates(args.init_blocks);
-          const int middle = split == 2 ? (candidates + 1) / 2 : candidates;
-          const int from = half == 0 ? 0 : middle, to = half == 0 ? middle : candidates;
-          const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
-          ShortList& list = lists[warp];
+        int position = row < rows ? own_position[sequence] : no_blocks;
+        if (position == several_tokens) {
+          const int token = first_token + row / heads;
+          position = limit_of(args, token, sequence) >= 0 ? args.batch.positions[token] : no_blocks;
+        }
+        const Choice choice(args, max(position, 0));
+        const int candidates = choice.candidates(args.init_blocks);
+        const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
+        if (!directly) {
           int chosen = 0;
-          if (choice.slots > 0 && to > from) {
-            const int note_middle = split == 2 ? notes / 2 : notes;
-            const int from_note = half == 0 ? 0 : note_middle, to_note = half == 0 ? note_middle : notes;
-            if (noted && to_note - from_note <= notes_by_lane * warp_size) {
-              chosen = to_note <= from_note
-                           ? 0
-                           : choose_by_notes(of_row, call.notes + (first_row + row) * call.most_notes, contributors,
-                                             from_note, to_note, candidates, choice.slots, list, lane);
-            } else if (to - from <= 4 * warp_size) {
-              chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
-            } else {
-              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
-            }
+          if (position >= 0 && choice.slots > 0) {
+            chosen = choose_part(of_row, call.notes + (first_row + row) * call.most_notes, contributors, candidates,
+                                 notes, warp % split, split, choice.slots, lists[warp], false);
           }
           if (lane == 0) list_count[warp] = chosen;
-        } else if (lane == 0) {
-          list_count[warp] = 0;
-        }
-        if (split == 2) {
           sync_workers();
-        } else {
-          __syncwarp();
         }
-        if (row < rows && half == 0) {
+        if (row < rows && warp % split == 0) {
           std::int32_t* ids = args.block_ids + (first_row + row) * args.topk;
-          const int from = warp + lane / list_length;
-          const bool there = lane < list_length * split && lane % list_length < list_count[from];
-          const std::uint32_t key = there ? lists[from].keys[lane % list_length] : 0;
-          const int id = there ? args.init_blocks + lists[from].ids[lane % list_length] : -1;
-          int rank = 0;
-#pragma unroll
-          for (int i = 0; i < warp_size; ++i) {
-            const std::uint32_t other = __shfl_sync(all_lanes, key, i);
-            rank += other > key || (other == key && i < lane) ? 1 : 0;
-          }
-          const unsigned taken = __ballot_sync(all_lanes, there && rank < choice.slots);
-          const int chosen = __popc(taken);
-          if (there && rank < choice.slots) ids[choice.leading + __popc(taken & ((1u << lane) - 1))] = id;
-          for (int i = lane; i < args.topk; i += warp_size) {
-            if (limit < 0) {
-              ids[i] = -1;
-            } else if (i < choice.leading) {
-              ids[i] = i;
-            } else if (i >= choice.leading + chosen) {
-              const int at = i - choice.leading - chosen;
-              ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
-            }
+          if (position >= 0) {
+            write_row(directly ? of_row : nullptr, &lists[warp], &list_count[warp], split, candidates, choice,
+                      args.init_blocks, args.topk, ids);
+          } else {
+            for (int i = lane; i < args.topk; i += warp_size) ids[i] = -1;
           }
         }
-        if (split == 2) {  // the lists have been read
-          sync_workers();
-        } else {
-          __syncwarp();
-        }
+        if (!directly) sync_workers();  // the lists have been read
       }
     }
     unit += count;
     ++sequence;
     while (unit < last_unit && unit_begin[sequence + 1] == unit) ++sequence;
-    if (unit < last_unit) own_limit = limit_of_row(sequence, own_row(sequence));
   }
 #endif
 }

@@ -35,9 +35,12 @@ void bench_select(Bench& bench) {
     ops::SelectBlocks args;
     args.index_heads = 4;
     args.topk = 16;
-    const double seconds = bench.time(copies, [&](int i) {
-      bench.backend->select_blocks(sequences.batch, args, q, layers[static_cast<std::size_t>(i)], ids);
-    });
+    const double seconds = bench.time(
+        copies,
+        [&](int i) {
+          bench.backend->select_blocks(sequences.batch, args, q, layers[static_cast<std::size_t>(i)], ids);
+        },
+        !decode);
     if (decode) {
       bench.row_read("select_blocks", what, seconds, bytes);
     } else {
@@ -54,8 +57,10 @@ void bench_attention(Bench& bench) {
     std::int64_t sequences, queries, context;
     DType dtype = DType::bf16;
     bool dense = false;
+    bool same = false;  // the same pages in each call, which then lie in the L2: as peers are timed
   };
   const std::vector<Case> cases = {{1, 1, 8192},
+                                   {1, 1, 8192, DType::bf16, false, true},
                                    {16, 1, 8192},
                                    {64, 1, 8192},
                                    {128, 1, 32768},
@@ -78,7 +83,7 @@ void bench_attention(Bench& bench) {
     const std::string fp8 = shape.dtype == DType::bf16 ? "" : " fp8";
     const std::string what = (decode ? std::to_string(shape.sequences) + " x " + sized(shape.context)
                                      : std::to_string(shape.queries) + " on " + sized(shape.context - shape.queries)) +
-                             fp8;
+                             fp8 + (shape.same ? ", in the L2" : "");
     if (!bench.is_wanted(name, what)) continue;
     bench.bind(limits_for(shape.sequences * shape.queries, shape.context));
     const std::int64_t element = shape.dtype == DType::bf16 ? 2 : 1;
@@ -86,7 +91,7 @@ void bench_attention(Bench& bench) {
     const std::int64_t page_bytes = 4 * 128 * 128 * element;
     const double keys = shape.dense ? static_cast<double>(shape.context) : 2048;
     const double bytes = static_cast<double>(shape.sequences) * keys * 4 * 128 * 2 * static_cast<double>(element);
-    const int copies = decode ? std::min<int>(copies_for(bytes), 24) : 2;
+    const int copies = shape.same ? 1 : decode ? std::min<int>(copies_for(bytes), 24) : 2;
     std::vector<ops::LayerPages> layers;
     for (int i = 0; i < copies; ++i) {
       ops::LayerPages& layer = layers.emplace_back();
@@ -119,14 +124,17 @@ void bench_attention(Bench& bench) {
     const ops::Tensor q = bench.activations(sequences.batch.tokens, 8192),
                       out = bench.activations(sequences.batch.tokens, 8192);
     const ops::Attention args{64, 4, 0.0883883f, 0, 16};
-    const double seconds = bench.time(copies, [&](int i) {
-      const ops::LayerPages& layer = layers[static_cast<std::size_t>(i)];
-      if (shape.dense) {
-        bench.backend->attend_dense(sequences.batch, args, q, layer, out);
-      } else {
-        bench.backend->attend_sparse(sequences.batch, args, q, layer, block_ids, out);
-      }
-    });
+    const double seconds = bench.time(
+        copies,
+        [&](int i) {
+          const ops::LayerPages& layer = layers[static_cast<std::size_t>(i)];
+          if (shape.dense) {
+            bench.backend->attend_dense(sequences.batch, args, q, layer, out);
+          } else {
+            bench.backend->attend_sparse(sequences.batch, args, q, layer, block_ids, out);
+          }
+        },
+        !decode);
     if (decode) {
       bench.row_read(name, what, seconds, bytes);
     } else {

@@ -67,7 +67,12 @@ void bench_linear(Bench& bench) {
     const WeightMatrix weight = bench.weight(shape.format, shape.rows, shape.columns);
     const ops::Tensor x = bench.activations(shape.tokens, shape.columns),
                       out = bench.activations(shape.tokens, shape.rows);
-    const double seconds = bench.time(2, [&](int) { bench.backend->linear(x, {&weight, 1}, out); });
+    const double seconds = bench.time(
+        2,
+        [&](int) {
+          bench.backend->linear(x, {&weight, 1}, out);
+        },
+        true);
     bench.row("linear", what, seconds,
               static_cast<double>(weight.rows * (weight.row_bytes() + weight.scale_row_bytes())),
               2.0 * static_cast<double>(shape.tokens * shape.rows * shape.columns));
@@ -117,9 +122,10 @@ void bench_experts(Bench& bench) {
             {static_cast<int>(per_token), bench.place(ids), bench.place(std::vector<float>(ids.size(), 0.25f))});
       }
       const ops::Tensor x = bench.activations(tokens, hidden), out = bench.activations(tokens, hidden);
-      const double seconds = bench.time(copies, [&](int i) {
+      const auto routed = [&](int i) {
         bench.backend->experts(x, routings[static_cast<std::size_t>(i)], 0, mlps, nullptr, 2.0f, {}, out);
-      });
+      };
+      const double seconds = bench.time(copies, routed, tokens >= 2048);
       const std::string what = name + ", " + std::to_string(tokens) + " tokens (" +
                                std::to_string(static_cast<int>(loaded + 0.5)) + " experts)";
       bench.row("experts", what, seconds, loaded * expert_bytes,

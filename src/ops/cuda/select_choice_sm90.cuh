@@ -1,16 +1,23 @@
 // select_blocks for few tokens a sequence on Hopper: how warps choose a row's blocks from its scores (the kernel:
-// select_decode_sm90.cuh). Device code.
+// select_decode_sm90.cuh). Device code. Keys are scores as score_key has them; 0: none.
+//
+// Nothing here is unrolled far: one block of threads of a launch chooses, mostly, and its multiprocessor has to fetch the
+// code first, which took longer than the choice. Nor is anything called: around each vote of a function that is not
+// inlined warps are brought together, which took longer still.
 #pragma once
 
 #include "src/ops/cuda/select_prefill_sm90.cuh"
 
 namespace m3::ops::cuda {
 
-// Up to 64 blocks of one row and their keys, ascending by block.
 inline constexpr int list_room = 64;
+
+// Of one warp: up to 64 blocks of a row and their keys, ascending by block.
 struct ShortList {
   alignas(16) std::uint32_t keys[list_room];
+  alignas(16) std::uint32_t work[list_room];
   int ids[list_room];
+  int picks[list_length];
 };
 
 // A warp's gathering of what is at least as high as `least`: all above it, and of those that tie with it the first
@@ -30,9 +37,6 @@ struct Gathering {
   }
 };
 
-// Nothing here is unrolled far: one block of threads of a launch chooses, mostly, and its multiprocessor has to fetch the
-// code first. That took longer than the choice.
-
 // How many of 4 · Fours keys are above each of `own`.
 template <int Fours, int Count>
 __device__ __forceinline__ void count_above(const std::uint32_t* keys, const std::uint32_t (&own)[Count],
@@ -50,23 +54,24 @@ __device__ __forceinline__ void count_above(const std::uint32_t* keys, const std
 
 // At least `wanted` (1 … 32) lanes hold something as high as this, or all that hold anything; at least 1.
 __device__ __forceinline__ std::uint32_t least_of_lanes(std::uint32_t own, int wanted, ShortList& list, int lane) {
-  list.keys[lane] = own;
+  list.work[lane] = own;
   __syncwarp();
   const std::uint32_t owns[1] = {own};
   int above[1] = {0};
-  count_above<warp_size / 4>(list.keys, owns, above);
-  __syncwarp();  // the list is free again
+  count_above<warp_size / 4>(list.work, owns, above);
+  __syncwarp();  // `work` is free again
   return max(1u, __reduce_min_sync(all_lanes, above[0] < wanted ? own : 0xffffffffu));
 }
 
 // Which of 64 keys are the `wanted` best, ties to the first, by lanes of either half. A lane has keys `lane` and
-// `32 + lane` (0: none); `shared` has room for all.
-__device__ __forceinline__ void find_best(const std::uint32_t (&keys)[2], std::uint32_t* shared, int wanted, int lane,
+// `32 + lane`.
+__device__ __forceinline__ void find_best(const std::uint32_t (&keys)[2], ShortList& list, int wanted, int lane,
                                           unsigned (&best)[2]) {
-  shared[lane] = keys[0], shared[warp_size + lane] = keys[1];
+  list.work[lane] = keys[0], list.work[warp_size + lane] = keys[1];
   __syncwarp();
   int above[2] = {0, 0};
-  count_above<64 / 4>(shared, keys, above);
+  count_above<list_room / 4>(list.work, keys, above);
+  __syncwarp();
   std::uint32_t lowest = 0xffffffffu;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -84,45 +89,38 @@ __device__ __forceinline__ void find_best(const std::uint32_t (&keys)[2], std::u
   best[0] = __ballot_sync(all_lanes, keys[0] > lowest || (keys[0] == lowest && __popc(equal[0] & below) < left));
   left -= __popc(equal[0]);
   best[1] = __ballot_sync(all_lanes, keys[1] > lowest || (keys[1] == lowest && __popc(equal[1] & below) < left));
-  __syncwarp();  // `shared` is free again
 }
 
-// The `wanted` best of the list, still ascending by block, at its front. Returns how many.
-__device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted, int lane) {
-  std::uint32_t keys[2];
-  int ids[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int at = h * warp_size + lane;
-    keys[h] = at < count ? list.keys[at] : 0;
-    ids[h] = list.ids[at];
-  }
-  __syncwarp();  // all have read: the list is about to be written
-  unsigned best[2];
-  find_best(keys, list.keys, wanted, lane, best);
-  int chosen = 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int place = chosen + __popc(best[h] & ((1u << lane) - 1));
-    if ((best[h] >> lane & 1) != 0) list.keys[place] = keys[h], list.ids[place] = ids[h];
-    chosen += __popc(best[h]);
-  }
-  __syncwarp();
-  return chosen;
-}
+// What a warp chooses from, 32 keys at a time: array[from … to), or, `ranged`, lane i's own range of at most 32 as the
+// i-th 32. `dry`: any keys, without waiting for memory.
+struct Candidates {
+  const std::uint32_t* array;
+  bool dry, ranged;
+  int from, to, count;  // count: of the 32s
 
-// The same of scores[from, to) where the list is too short for what is high: one after another.
-__device__ __noinline__ int choose_slowly(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
-                                          int lane) {
+  __device__ __forceinline__ std::uint32_t at(int i, int lane, int& id) const {
+    int first = from + i * warp_size, last = to;
+    if (ranged) first = __shfl_sync(all_lanes, from, i), last = __shfl_sync(all_lanes, to, i);
+    id = first + lane;
+    if (i >= count || id >= last) return 0;
+    return dry ? static_cast<std::uint32_t>(id) * 0x9e3779b1u | 1u : __ldcg(array + id);
+  }
+};
+
+// As choose_of, where a list is too short for what is high: one after another.
+__device__ __forceinline__ int choose_slowly(const Candidates& of, int wanted, ShortList& list, int lane) {
   std::uint32_t last_key = 0xffffffffu, mine_key = 0;
   int last_id = -1, mine_id = -1, chosen = 0;
+#pragma unroll 1
   for (; chosen < wanted; ++chosen) {
     std::uint32_t best = 0;
     int best_id = 0x7fffffff;
-    for (int at = from + lane; at < to; at += warp_size) {
-      const std::uint32_t value = __ldcg(scores + at);
-      const bool after = value < last_key || (value == last_key && at > last_id);
-      if (after && value > best) best = value, best_id = at;
+#pragma unroll 1
+    for (int i = 0; i < of.count; ++i) {
+      int id;
+      const std::uint32_t key = of.at(i, lane, id);
+      const bool after = key < last_key || (key == last_key && id > last_id);
+      if (after && key > best) best = key, best_id = id;
     }
     last_key = __reduce_max_sync(all_lanes, best);
     if (last_key == 0) break;
@@ -131,51 +129,75 @@ __device__ __noinline__ int choose_slowly(const std::uint32_t* scores, int from,
     if (lane == chosen) mine_key = last_key, mine_id = last_id;
   }
   int smaller = 0;
+#pragma unroll 1
   for (int i = 0; i < chosen; ++i) smaller += __shfl_sync(all_lanes, mine_id, i) < mine_id ? 1 : 0;
   if (lane < chosen) list.keys[smaller] = mine_key, list.ids[smaller] = mine_id;
   __syncwarp();
   return chosen;
 }
 
-// Of scores[from, to), at least one, the `wanted` (1 … 16) best, ties to the lower block, into the front of `list`,
-// ascending; by one warp. Returns how many. `dry`: whatever the scores are, quickly.
-__device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
-                                             int lane, bool dry) {
+// The `wanted` (1 … 16) best, ties to the first, into the front of `list`, in their order. Returns how many.
+__device__ __forceinline__ int choose_of(const Candidates& of, int wanted, ShortList& list, int lane) {
   constexpr int held = 8;
-  constexpr int step = held * warp_size;
-  std::uint32_t values[held];
-  const auto load = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < held; ++i) {
-      const int at = first + i * warp_size + lane;
-      values[i] = at < to ? __ldcg(scores + at) : 0;
-    }
-  };
+  std::uint32_t keys[held];
+  int ids[held];
   std::uint32_t own = 0;
-  int first = from + (to - from - 1) / step * step;
+  int first = max(of.count - 1, 0) / held * held;
 #pragma unroll 1
-  for (;; first -= step) {  // backwards, so that the first ones are held when they are wanted again
-    load(first);
+  for (;; first -= held) {  // backwards, so that the first ones are held when they are wanted again
 #pragma unroll
-    for (int i = 0; i < held; ++i) own = max(own, values[i]);
-    if (first == from) break;
+    for (int i = 0; i < held; ++i) keys[i] = of.at(first + i, lane, ids[i]);
+#pragma unroll
+    for (int i = 0; i < held; ++i) own = max(own, keys[i]);
+    if (first == 0) break;
   }
   Gathering gathering{least_of_lanes(own, wanted, list, lane), wanted, 0, 0};
 #pragma unroll 1
   for (;;) {
 #pragma unroll
-    for (int i = 0; i < held; ++i) gathering.add(values[i], first + i * warp_size + lane, list, lane);
-    first += step;
-    if (first >= to) break;
-    load(first);
+    for (int i = 0; i < held; ++i) gathering.add(keys[i], ids[i], list, lane);
+    first += held;
+    if (first >= of.count) break;
+#pragma unroll
+    for (int i = 0; i < held; ++i) keys[i] = of.at(first + i, lane, ids[i]);
   }
   __syncwarp();
-  if (gathering.count > list_room) return dry ? 0 : choose_slowly(scores, from, to, wanted, list, lane);
-  return keep_best(list, gathering.count, wanted, lane);
+  if (gathering.count > list_room) return of.dry ? 0 : choose_slowly(of, wanted, list, lane);
+  std::uint32_t listed[2];
+  int blocks[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int at = h * warp_size + lane;
+    listed[h] = at < gathering.count ? list.keys[at] : 0;
+    blocks[h] = list.ids[at];
+  }
+  unsigned best[2];
+  find_best(listed, list, wanted, lane, best);  // behind its barriers the list may be written
+  int chosen = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int place = chosen + __popc(best[h] & ((1u << lane) - 1));
+    if ((best[h] >> lane & 1) != 0) list.keys[place] = listed[h], list.ids[place] = blocks[h];
+    chosen += __popc(best[h]);
+  }
+  __syncwarp();
+  return chosen;
 }
 
-// A sequence's scores came from several blocks of threads, `first` … `last` of the run; each noted the highest of every
-// 32 that it had. `a_group`: such notes of one of them.
+// What `split` warps have chosen of a row, 16 each at most: two a lane.
+__device__ __forceinline__ void merge_lists(const ShortList* lists, const int* counts, int split, int lane,
+                                            std::uint32_t (&keys)[2], int (&ids)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int list = h * 2 + lane / list_length, at = lane % list_length;
+    const bool there = list < split && at < counts[list < split ? list : 0];
+    keys[h] = there ? lists[list].keys[at] : 0;
+    ids[h] = there ? lists[list].ids[at] : 0;
+  }
+}
+
+// A sequence's scores came from several blocks of threads, `first` … of the run; each noted the highest of every 32 that
+// it had. `a_group`: such notes of one of them, those that stand for nothing being 0.
 struct Contributors {
   int units, groups;  // of the whole call
   int begin, end;     // the sequence's units
@@ -189,127 +211,16 @@ struct Contributors {
   }
 };
 
-// As choose_of_run, over notes [from_note, to_note): most scores are not looked at. scores[i]: of the sequence's unit i;
-// those from `limit` on are none of the row's candidates.
-__device__ __forceinline__ int choose_by_notes(const std::uint32_t* scores, const std::uint32_t* notes,
-                                               const Contributors& contributors, int from_note, int to_note, int limit,
-                                               int wanted, ShortList& list, int lane, bool dry) {
-  constexpr std::uint32_t unknown = 0xffffffffu;  // the note holds more than candidates: its scores are looked at
-  constexpr int held = 4;
-  constexpr int step = held * warp_size;
-  std::uint32_t values[held];
-  const auto load = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < held; ++i) {
-      const int at = first + i * warp_size + lane;
-      values[i] = at < to_note ? __ldcg(notes + at) : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < held; ++i) {
-      int from, to;
-      contributors.run(min(first + i * warp_size + lane, to_note - 1), from, to);
-      values[i] = values[i] == 0 || from >= to || from >= limit ? 0 : to > limit ? unknown : values[i];
-    }
-  };
-  std::uint32_t own = 0;
-  int first = from_note + (to_note - from_note - 1) / step * step;
-#pragma unroll 1
-  for (;; first -= step) {
-    load(first);
-#pragma unroll
-    for (int i = 0; i < held; ++i) own = max(own, values[i] == unknown ? 0 : values[i]);
-    if (first == from_note) break;
-  }
-  const std::uint32_t least = least_of_lanes(own, wanted, list, lane);
-  Gathering of_notes{least, 1 << 30, 0, 0};
-#pragma unroll 1
-  for (;;) {
-#pragma unroll
-    for (int i = 0; i < held; ++i) of_notes.add(values[i], first + i * warp_size + lane, list, lane);
-    first += step;
-    if (first >= to_note) break;
-    load(first);
-  }
-  __syncwarp();
-  int low, high, unused;
-  contributors.run(from_note, low, unused);
-  contributors.run(to_note - 1, unused, high);
-  high = min(high, limit);
-  if (of_notes.count > list_room) return dry ? 0 : choose_slowly(scores, low, high, wanted, list, lane);
-  // What the notes stand for moves to registers: the list is about to be written.
-  int begins[2], ends[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int which = h * warp_size + lane;
-    begins[h] = ends[h] = 0;
-    if (which < of_notes.count) {
-      contributors.run(list.ids[which], begins[h], ends[h]);
-      ends[h] = min(ends[h], limit);
-    }
-  }
-  __syncwarp();
-  Gathering gathering{least, wanted, 0, 0};
-  constexpr int batch = 8;
-#pragma unroll 1
-  for (int base = 0; base < of_notes.count; base += batch) {
-    std::uint32_t keys[batch];
-    int ids[batch];
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      const int which = base + i;  // batches lie within a half
-      const int from = __shfl_sync(all_lanes, base < warp_size ? begins[0] : begins[1], which % warp_size);
-      const int to = __shfl_sync(all_lanes, base < warp_size ? ends[0] : ends[1], which % warp_size);
-      ids[i] = from + lane;
-      keys[i] = ids[i] < to ? __ldcg(scores + ids[i]) : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < batch; ++i) gathering.add(keys[i], ids[i], list, lane);
-  }
-  __syncwarp();
-  if (gathering.count > list_room) return dry ? 0 : choose_slowly(scores, low, high, wanted, list, lane);
-  return keep_best(list, gathering.count, wanted, lane);
-}
-
-// A row's candidates are scores[0, candidates); `notes` of them (0: none were made) begin at `noted`. One of `split`
-// (1, 2, 4) warps brings the best of its part into its list. Returns how many.
-__device__ __noinline__ int choose_part(const std::uint32_t* scores, const std::uint32_t* noted,
-                                        Contributors contributors, int candidates, int notes, int part, int split,
-                                        int wanted, ShortList& list, bool dry) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int all = notes > 0 ? notes : candidates;
-  const int from = all * part / split, to = all * (part + 1) / split;
-  if (from >= to) return 0;
-  return notes > 0 ? choose_by_notes(scores, noted, contributors, from, to, candidates, wanted, list, lane, dry)
-                   : choose_of_run(scores, from, to, wanted, list, lane, dry);
-}
-
-// By one warp: a row's ids from the lists of its warps (16 of each at most), or from up to 64 scores (lists: one, to
-// work in). `choice`: of the row's token.
-__device__ __noinline__ void write_row(const std::uint32_t* scores, ShortList* lists, const int* counts, int split,
-                                       int candidates, Choice choice, int init_blocks, int topk, std::int32_t* ids) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  std::uint32_t keys[2];
-  int blocks[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int at = h * warp_size + lane;
-    keys[h] = 0, blocks[h] = at;
-    if (scores != nullptr) {
-      if (at < candidates) keys[h] = __ldcg(scores + at);
-    } else if (at / list_length < split && at % list_length < counts[at / list_length]) {
-      keys[h] = lists[at / list_length].keys[at % list_length];
-      blocks[h] = lists[at / list_length].ids[at % list_length];
-    }
-  }
-  __syncwarp();  // all have read
-  unsigned best[2] = {0, 0};
-  if (choice.slots > 0) find_best(keys, lists[0].keys, choice.slots, lane, best);
+// By one warp: a row's ids, from what was chosen of its candidates. `choice`: of the row's token.
+__device__ __forceinline__ void write_ids(const unsigned (&best)[2], const int (&blocks)[2], const Choice& choice,
+                                          int init_blocks, int topk, std::int32_t* ids, int lane) {
   const int first = __popc(best[0]), chosen = first + __popc(best[1]);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int place = choice.leading + (h == 0 ? 0 : first) + __popc(best[h] & ((1u << lane) - 1));
     if ((best[h] >> lane & 1) != 0) ids[place] = init_blocks + blocks[h];
   }
+#pragma unroll 1
   for (int i = lane; i < topk; i += warp_size) {
     if (i < choice.leading) {
       ids[i] = i;
@@ -318,7 +229,6 @@ __device__ __noinline__ void write_row(const std::uint32_t* scores, ShortList* l
       ids[i] = at < choice.trailing ? choice.local_begin + at : -1;
     }
   }
-  __syncwarp();  // the lists are free again
 }
 
 }  // namespace m3::ops::cuda

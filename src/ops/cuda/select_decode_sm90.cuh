@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   __shared__ int token_begin[most_decode_sequences + 1];
   __shared__ int own_position[most_decode_sequences];
   __shared__ std::uint32_t best[columns][held + 1];
-  __shared__ ShortList lists[warps + 1];
-  __shared__ int list_count[warps];
+  __shared__ ShortList lists[warps + 2];
+  __shared__ int list_count[warps + 2];
   __shared__ int is_last;
   __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
@@ -191,28 +191,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   const int heads = args.heads;
   const auto split_of = [](int rows) { return rows * 4 <= warps ? 4 : rows * 2 <= warps ? 2 : 1; };  // warps a row
   auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
-  if (warp > warps) {
-    // As the last of the first sequence's blocks of threads will, from page numbers.
-    if (unit >= last_unit) return;
-    const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
-    const auto* const numbers = reinterpret_cast<const std::uint32_t*>(args.batch.index_page_table);
-    ShortList& list = lists[warps];
-    int count = 0;
-    if (end - begin > list_room) {
-      const int split = split_of((token_begin[sequence + 1] - token_begin[sequence]) * heads);
-      const int first_group = run_of(units, begin, groups);
-      const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
-      const int notes = end - begin > most_direct ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
-      const Contributors contributors{units, groups, begin, end, first_group, a_group};
-      count = choose_part(numbers, numbers, contributors, end - begin, notes, 0, split, args.topk, list, true);
-    }
-    const Choice choice(args, 0);
-    write_row(end - begin > list_room ? nullptr : numbers, &list, &count, 1, end - begin, choice, 0, 0, list.ids);
-    return;
-  }
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  // This warp runs through the choice as the last of the first sequence's blocks of threads will.
+  const bool dry = warp > warps;
+  if (dry && unit >= last_unit) return;
+  if (!dry) asm volatile("griddepcontrol.wait;" ::: "memory");
   // Sequences of no work, and rows that belong to none.
-  if (units == 0 || sequences > 1 || args.batch.tokens > 1) {
+  if (!dry && (units == 0 || sequences > 1 || args.batch.tokens > 1)) {
     for (int s = me; s < sequences; s += groups) {
       if (unit_begin[s + 1] != unit_begin[s]) continue;
       const int first = token_begin[s] * heads, end = token_begin[s + 1] * heads;
@@ -240,143 +224,204 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     const int first_token = token_begin[sequence];
     const int rows = (token_begin[sequence + 1] - first_token) * heads;
     const std::int64_t first_row = std::int64_t{first_token} * heads;
-    std::uint32_t q[4][4];
-    if constexpr (ColumnTiles == 1) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        uint4 v = {0, 0, 0, 0};
-        if (g < rows) {
-          v = *reinterpret_cast<const uint4*>(args.index_q + std::int64_t{first_token + g / heads} * args.stride +
-                                              g % heads * head_dim + Row::k_dimension(c, j));
-        }
-        q[c][0] = cast(v.x), q[c][1] = cast(v.y), q[c][2] = cast(v.z), q[c][3] = cast(v.w);
-      }
-    } else {
-      sync_workers();
-      for (int i = thread; i < columns * 16; i += workers) {
-        const int column = i / 16;
-        uint4 v = {0, 0, 0, 0};
-        if (column < rows) {
-          v = *reinterpret_cast<const uint4*>(args.index_q + std::int64_t{first_token + column / heads} * args.stride +
-                                              column % heads * head_dim + i % 16 * 8);
-        }
-        *reinterpret_cast<uint4*>(&queries[column][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z), cast(v.w)};
-      }
-      sync_workers();
-    }
     // Notes are made where a sequence is long, by those who share it.
-    const int first_group = run_of(units, begin, groups);
-    const int a_group = (units / groups + 1 + warp_size - 1) / warp_size;
+    const auto first_group = [&] { return run_of(units, begin, groups); };
+    const auto a_group = [&] { return (units / groups + 1 + warp_size - 1) / warp_size; };
     const bool noted = end - begin > most_direct;
-    for (int done = 0; done < count; done += held) {
-      const int n = min(held, count - done);
-      for (int i = 0; i < n; ++i, ++next) {
-        if (Sets > 1 && next % Sets != set) continue;
-        const int stage = next % Stages;
-        barrier_wait(&full[stage], static_cast<unsigned>(next / Stages) & 1);
-        const bool gone = absent[stage] != 0;
-        std::uint32_t k0[16], k1[16];
-        const std::byte* from =
-            ring + stage * Shape::stage_bytes + (warp % 8 * 16 + g) * (head_dim * Row::element_bytes);
-        Row::load_k(from, j, k0);
-        Row::load_k(from + 8 * head_dim * Row::element_bytes, j, k1);
-        const auto offer = [&](const float(&s)[2][4], int column) {
+    bool chooses = dry;
+    if (!dry) {
+      std::uint32_t q[4][4];
+      if constexpr (ColumnTiles == 1) {
 #pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
-            for (int offset = 4; offset < 32; offset *= 2) {
-              high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
+        for (int c = 0; c < 4; ++c) {
+          uint4 v = {0, 0, 0, 0};
+          if (g < rows) {
+            v = *reinterpret_cast<const uint4*>(args.index_q + std::int64_t{first_token + g / heads} * args.stride +
+                                                g % heads * head_dim + Row::k_dimension(c, j));
+          }
+          q[c][0] = cast(v.x), q[c][1] = cast(v.y), q[c][2] = cast(v.z), q[c][3] = cast(v.w);
+        }
+      } else {
+        sync_workers();
+        for (int i = thread; i < columns * 16; i += workers) {
+          const int column = i / 16;
+          uint4 v = {0, 0, 0, 0};
+          if (column < rows) {
+            v = *reinterpret_cast<const uint4*>(args.index_q +
+                                                std::int64_t{first_token + column / heads} * args.stride +
+                                                column % heads * head_dim + i % 16 * 8);
+          }
+          *reinterpret_cast<uint4*>(&queries[column][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z), cast(v.w)};
+        }
+        sync_workers();
+      }
+      for (int done = 0; done < count; done += held) {
+        const int n = min(held, count - done);
+        for (int i = 0; i < n; ++i, ++next) {
+          if (Sets > 1 && next % Sets != set) continue;
+          const int stage = next % Stages;
+          barrier_wait(&full[stage], static_cast<unsigned>(next / Stages) & 1);
+          const bool gone = absent[stage] != 0;
+          std::uint32_t k0[16], k1[16];
+          const std::byte* from =
+              ring + stage * Shape::stage_bytes + (warp % 8 * 16 + g) * (head_dim * Row::element_bytes);
+          Row::load_k(from, j, k0);
+          Row::load_k(from + 8 * head_dim * Row::element_bytes, j, k1);
+          const auto offer = [&](const float(&s)[2][4], int column) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
+              for (int offset = 4; offset < 32; offset *= 2) {
+                high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
+              }
+              if (g == 0) atomicMax(&best[column + 2 * j + c][i], score_key(gone ? no_score : high));
             }
-            if (g == 0) atomicMax(&best[column + 2 * j + c][i], score_key(gone ? no_score : high));
-          }
-        };
-        if constexpr (ColumnTiles == 1) {
-          float s[2][4] = {};
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
-            mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
-          }
-          barrier_arrive(&empty[stage]);
-          offer(s, 0);
-        } else {
-          barrier_arrive(&empty[stage]);
-#pragma unroll 2
-          for (int t = 0; t < ColumnTiles; ++t) {
-            if (t * 8 >= rows) break;
+          };
+          if constexpr (ColumnTiles == 1) {
             float s[2][4] = {};
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-              const uint4 v = *reinterpret_cast<const uint4*>(&queries[t * 8 + g][Row::k_dimension(c, j)]);
-              mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
-              mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
+              mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
+              mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
             }
-            offer(s, t * 8);
+            barrier_arrive(&empty[stage]);
+            offer(s, 0);
+          } else {
+            barrier_arrive(&empty[stage]);
+#pragma unroll 2
+            for (int t = 0; t < ColumnTiles; ++t) {
+              if (t * 8 >= rows) break;
+              float s[2][4] = {};
+#pragma unroll
+              for (int c = 0; c < 4; ++c) {
+                const uint4 v = *reinterpret_cast<const uint4*>(&queries[t * 8 + g][Row::k_dimension(c, j)]);
+                mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
+                mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
+              }
+              offer(s, t * 8);
+            }
           }
         }
-      }
-      sync_workers();
-      // A warp a row: out, and cleared.
-      for (int row = warp; row < columns; row += warps) {
-        for (int base = 0; base < n; base += warp_size) {
-          const int i = base + lane;
-          const std::uint32_t key = i < n ? best[row][i] : 0;
-          if (i < n) best[row][i] = 0;
-          if (row >= rows) continue;
-          if (i < n) __stcg(&scores[(first_row + row) * call.blocks + unit - begin + done + i], key);
-          if (noted) {
-            const std::uint32_t highest = __reduce_max_sync(all_lanes, key);
-            const int note = (me - first_group) * a_group + (done + base) / warp_size;
-            if (lane == 0) __stcg(&call.notes[(first_row + row) * call.most_notes + note], highest);
+        sync_workers();
+        // A warp a row: out, and cleared.
+        for (int row = warp; row < columns; row += warps) {
+          // Of several tokens, the earlier ones have fewer candidates.
+          int limit = end - begin;
+          if (rows > heads && row < rows) {
+            limit = Choice(args, max(args.batch.positions[first_token + row / heads], 0)).candidates(args.init_blocks);
+          }
+          for (int base = 0; base < n; base += warp_size) {
+            const int i = base + lane;
+            const int place = unit - begin + done + i;
+            const std::uint32_t key = i < n && place < limit ? best[row][i] : 0;
+            if (i < n) best[row][i] = 0;
+            if (row >= rows) continue;
+            if (i < n) __stcg(&scores[(first_row + row) * call.blocks + place], key);
+            if (noted) {
+              const std::uint32_t highest = __reduce_max_sync(all_lanes, key);
+              const int note = (me - first_group()) * a_group() + (done + base) / warp_size;
+              if (lane == 0) __stcg(&call.notes[(first_row + row) * call.most_notes + note], highest);
+            }
+          }
+          if (noted && row < rows && done + n == count) {  // the others that it may have had
+            std::uint32_t* const of_row =
+                call.notes + (first_row + row) * call.most_notes + (me - first_group()) * a_group();
+            for (int note = (count + warp_size - 1) / warp_size + lane; note < a_group(); note += warp_size) {
+              __stcg(&of_row[note], 0u);
+            }
           }
         }
+        if (done + held < count) sync_workers();
       }
-      if (done + held < count) sync_workers();
-    }
-    const bool alone = count == end - begin;
-    sync_workers();
-    if (!alone) {
-      if (thread == 0) {
-        const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
-        const bool last = before + static_cast<unsigned>(count) == static_cast<unsigned>(end - begin);
-        if (last) call.counters[sequence] = 0;
-        is_last = last ? 1 : 0;
-      }
+      const bool alone = count == end - begin;
       sync_workers();
+      if (!alone) {
+        if (thread == 0) {
+          const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
+          const bool last = before + static_cast<unsigned>(count) == static_cast<unsigned>(end - begin);
+          if (last) call.counters[sequence] = 0;
+          is_last = last ? 1 : 0;
+        }
+        sync_workers();
+      }
+      chooses = alone || is_last != 0;
     }
-    if (alone || is_last != 0) {
-      const Contributors contributors{units, groups, begin, end, first_group, a_group};
-      const int notes = noted ? (run_of(units, end - 1, groups) - first_group + 1) * a_group : 0;
+    if (chooses) {
+      const Contributors contributors{units, groups, begin, end, first_group(), a_group()};
       const bool directly = end - begin <= list_room;
       const int split = directly ? 1 : split_of(rows);
+      const int worker = dry ? 0 : warp;
+      const int part = worker % split;
+      ShortList& list = lists[warp];
+      const auto sync_row = [&] {
+        if (dry) {
+          __syncwarp();
+        } else {
+          sync_workers();
+        }
+      };
+#pragma unroll 1
       for (int first = 0; first < rows; first += warps / split) {
-        const int row = first + warp / split;
+        const int row = first + worker / split;
         int position = row < rows ? own_position[sequence] : no_blocks;
-        if (position == several_tokens) {
+        if (!dry && position == several_tokens) {
           const int token = first_token + row / heads;
           position = limit_of(args, token, sequence) >= 0 ? args.batch.positions[token] : no_blocks;
         }
         const Choice choice(args, max(position, 0));
-        const int candidates = choice.candidates(args.init_blocks);
-        const std::uint32_t* of_row = scores + (first_row + row) * call.blocks;
-        if (!directly) {
-          int chosen = 0;
-          if (position >= 0 && choice.slots > 0) {
-            chosen = choose_part(of_row, call.notes + (first_row + row) * call.most_notes, contributors, candidates,
-                                 notes, warp % split, split, choice.slots, lists[warp], false);
+        const bool there = dry || (position >= 0 && choice.slots > 0);
+        const std::uint32_t* const of_row = scores + (first_row + row) * call.blocks;
+        std::uint32_t keys[2];
+        int blocks[2];
+        if (directly) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            blocks[h] = h * warp_size + lane;
+            keys[h] = there && !dry && blocks[h] < end - begin ? __ldcg(of_row + blocks[h]) : 0;
           }
-          if (lane == 0) list_count[warp] = chosen;
-          sync_workers();
+        } else {
+          // Where there are notes, the best of them first: the best scores are among those that they stand for.
+          const auto part_of = [&](const std::uint32_t* array, int count) {
+            const int from = count * part / split, to = count * (part + 1) / split;
+            return Candidates{array, dry, false, from, to, (to - from + warp_size - 1) / warp_size};
+          };
+          Candidates of = part_of(of_row, end - begin);
+          if (noted) {
+            of = part_of(call.notes + (first_row + row) * call.most_notes,
+                         (run_of(units, end - 1, groups) - contributors.first + 1) * contributors.a_group);
+          }
+#pragma unroll 1
+          for (int round = noted ? 0 : 1; round < 2; ++round) {
+            const int chosen = there ? choose_of(of, choice.slots, list, lane) : 0;
+            if (lane == 0) list_count[warp] = chosen;
+            sync_row();
+            merge_lists(&lists[warp - part], &list_count[warp - part], dry ? 1 : split, lane, keys, blocks);
+            if (round == 1) break;
+            unsigned best[2];
+            find_best(keys, list, choice.slots, lane, best);
+            const int firsts = __popc(best[0]), all = firsts + __popc(best[1]);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const int place = (h == 0 ? 0 : firsts) + __popc(best[h] & ((1u << lane) - 1));
+              if ((best[h] >> lane & 1) != 0 && place % split == part) list.picks[place / split] = blocks[h];
+            }
+            __syncwarp();
+            of = Candidates{of_row, dry, true, 0, 0, (all - part + split - 1) / split};
+            if (lane < of.count) contributors.run(list.picks[lane], of.from, of.to);
+            sync_row();  // the lists have been read
+          }
         }
-        if (row < rows && warp % split == 0) {
-          std::int32_t* ids = args.block_ids + (first_row + row) * args.topk;
-          if (position >= 0) {
-            write_row(directly ? of_row : nullptr, &lists[warp], &list_count[warp], split, candidates, choice,
-                      args.init_blocks, args.topk, ids);
+        if (dry || (row < rows && part == 0)) {
+          std::int32_t* const ids = dry ? list.ids : args.block_ids + (first_row + row) * args.topk;
+          if (dry || position >= 0) {
+            unsigned best[2];
+            find_best(keys, list, choice.slots, lane, best);
+            write_ids(best, blocks, choice, args.init_blocks, args.topk, ids, lane);
           } else {
             for (int i = lane; i < args.topk; i += warp_size) ids[i] = -1;
           }
         }
+        if (dry) return;
         if (!directly) sync_workers();  // the lists have been read
       }
     }

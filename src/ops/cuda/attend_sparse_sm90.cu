@@ -313,7 +313,7 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
 }
 
 // Joins the blocks of a token and KV head: block (head, token), a thread 8 values of a head.
-__global__ void __launch_bounds__(256) attend_sparse_join_sm90(const __grid_constant__ SparseArgs args) {
+__global__ void __launch_bounds__(256, 4) attend_sparse_join_sm90(const __grid_constant__ SparseArgs args) {
   wait_for_previous();
   extern __shared__ float2 marks[];  // [topk, 16]
   __shared__ float units[most_topk];

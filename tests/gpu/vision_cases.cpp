@@ -214,7 +214,8 @@ void test_attend(Rig& rig, Results& results, bool quick) {
                              {{0, 61, 62, 63}, 2, 1},
                              {{0, 33, 321}, 1, 1},
                              {many, 1, 1},
-                             {{0, 90}, 1, 60}};
+                             {{0, 90}, 1, 60},
+                             {{0, 200}, 2, 0x1p30f}};
   if (!quick) cases.insert(cases.end(), {{{0, 1000, 1003, 2500}, 16, 1}, {{0, 4096}, 4, 1}, {{0, 577, 1154}, 16, 20}});
   Random random(5);
   for (const Case& shape : cases) {

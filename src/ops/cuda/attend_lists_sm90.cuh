@@ -40,12 +40,12 @@ struct SparseArgs {
   std::int32_t* counts;           // [kv_heads, bins]
   std::int32_t* totals;           // [kv_heads, 2]: lengths of list and items; behind counts
   std::int32_t* begins;           // [kv_heads, bins]
-  std::int32_t* ranks;            // [tokens, kv_heads, topk]: place in its bin, -1 = not attended
-  std::int32_t* lists;            // [kv_heads, tokens · topk]: token · topk + slot
-  Item* items;                    // [kv_heads, most_items]
+  std::int32_t* ranks;  // [tokens, kv_heads, topk]: place in its bin, -1 = not attended; later its unit: a float
+  std::int32_t* lists;  // [kv_heads, tokens · topk]: token · topk + slot
+  Item* items;          // [kv_heads, most_items]
   int most_items;
-  float2* marks;  // [tokens, kv_heads, topk, 16]: the weights' shift, their sum
-  uint4* values;  // [tokens, kv_heads, topk, 16, 128] fp16, in the order of `store_tile`
+  float2* marks;  // [tokens, kv_heads, topk, 16]: highest score, unscaled; sum of weights, in units
+  uint4* values;  // [tokens, kv_heads, topk, 16, 128] fp16 in units, in the order of `store_tile`
   std::uint16_t* out;
   std::int64_t out_stride;
 };

@@ -113,6 +113,19 @@ __device__ inline float quad_sum(float value) {
   return value + __shfl_xor_sync(all_lanes, value, 2);
 }
 
+// Whether a row of the warp has a shift, some score · scale, so large that its rounding counts: `weigh` multiplies scores
+// out exactly, so all weights of the row are off by 2^(what was rounded off), here up to 2^(2^-14), of 2^60 up to
+// 2^(2^36). Such scores are to be lowered.
+__device__ inline bool any_rounded(float shift0, float shift1) {
+  constexpr float most = 1024;
+  return __any_sync(all_lanes, fmaxf(fabsf(shift0), fabsf(shift1)) > most);
+}
+// Scores less `from` of their row.
+__device__ inline void lower(float (&scores)[64], float from0, float from1) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) scores[i] -= i / 2 % 2 == 0 ? from0 : from1;
+}
+
 // scores -> p = 2^(scores · scale - shift) as pairs of bf16; adds this lane's share to the sums.
 __device__ inline void weigh(float (&scores)[64], float scale, float shift0, float shift1, float& sum0, float& sum1,
                              std::uint32_t (&p)[32]) {

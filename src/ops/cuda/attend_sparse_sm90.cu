@@ -23,11 +23,14 @@ struct Shared {
 
   std::uint64_t keys_full[2], values_full[2], item_empty[2];
   std::uint64_t queries_full[consumers][query_stages], queries_empty[consumers][query_stages];
-  // Weights are 2^(score - highest + room): as large as sums over 128 values of this block may be in fp16.
-  float room[2];
+  // Sums are of weights 2^(score - highest + room): as large as those over 128 values of this block may be in fp16.
+  int room[2];
   int2 rows[consumers][query_stages][tile_tokens];  // entry of the launch, -1 = none; keys that it sees
 };
 constexpr int shared_bytes_of_block = Shared::rest + static_cast<int>(sizeof(Shared));
+// Of the room, what weights take: those down to 2^-33 of the highest stay normal numbers. Sums take the rest.
+constexpr int least_weight_room = -93;
+constexpr int most_topk = 64;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -123,7 +126,7 @@ __device__ inline void produce_items(const SparseArgs& args, Shared& shared, std
       exponent = static_cast<int>(__reduce_max_sync(all_lanes, largest_copied(values, lane)) >> 7) - 127;
       fence_async_proxy();
     }
-    if (lane == 0) shared.room[turn.buffer] = static_cast<float>(7 - min(max(exponent, -100), 100));
+    if (lane == 0) shared.room[turn.buffer] = 7 - max(exponent, -100);
     barrier_arrive(values_full);
   }
 }
@@ -175,6 +178,9 @@ __device__ inline void produce_queries(const SparseArgs& args, Shared& shared, s
   }
 }
 
+// 2^exponent, of a normal number.
+__device__ inline float two_to(int exponent) { return __int_as_float((127 + exponent) << 23); }
+
 __device__ inline std::uint32_t pack_f16(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -184,7 +190,7 @@ __device__ inline std::uint32_t pack_f16(float low, float high) {
 // A warp's 16 heads of one entry. Order of a head's 128 values: 16-byte piece 4 i + j holds dimensions 32 i + 8 a + 2 j,
 // + 1 for a = 0 … 3.
 __device__ inline void store_tile(const SparseArgs& args, std::int64_t entry, const float (&sums)[64],
-                                  const float (&shift)[2], const float (&total)[2], int lane) {
+                                  const float (&highest)[2], const float (&total)[2], float unit, int lane) {
   const int g = lane / 4;
   const int j = lane % 4;
 #pragma unroll
@@ -200,8 +206,9 @@ __device__ inline void store_tile(const SparseArgs& args, std::int64_t entry, co
       }
       __stcs(to + 4 * i, uint4{pairs[0], pairs[1], pairs[2], pairs[3]});
     }
-    if (j == 0) args.marks[entry * group_heads + g + 8 * r] = {shift[r], total[r]};
+    if (j == 0) args.marks[entry * group_heads + g + 8 * r] = {highest[r], total[r]};
   }
+  if (lane == 0) args.ranks[entry] = __float_as_int(unit);
 }
 
 __device__ inline void consume(const SparseArgs& args, Shared& shared, const std::byte* tiles, int group, int thread) {
@@ -219,7 +226,8 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
     const std::byte* keys = tiles + items.buffer * Shared::item_bytes;
     const std::uint64_t k = key_descriptor(keys);
     const std::uint64_t v = value_descriptor(keys + tile_bytes(tile_keys));
-    const float room = shared.room[items.buffer];
+    const int room = shared.room[items.buffer];
+    const auto weight_room = static_cast<float>(max(room, least_weight_room));
     const int tile_count = (item.count + tile_tokens - 1) / tile_tokens;
     for (int tile = (group - behind + consumers) % consumers; tile < tile_count; tile += consumers, turn.next()) {
       barrier_wait(&shared.queries_full[group][turn.buffer], turn.parity);
@@ -235,8 +243,12 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
         hide(scores, j, 0, 0, row.y);
         hide(scores, j, 1, 0, row.y);
       }
-      const float shift[2] = {quad_max(row_max(scores, 0)) * args.scale - room,
-                              quad_max(row_max(scores, 1)) * args.scale - room};
+      const float highest[2] = {quad_max(row_max(scores, 0)), quad_max(row_max(scores, 1))};
+      float shift[2] = {highest[0] * args.scale - weight_room, highest[1] * args.scale - weight_room};
+      if (any_rounded(shift[0], shift[1])) {
+        lower(scores, highest[0], highest[1]);
+        shift[0] = shift[1] = -weight_room;
+      }
       float total[2] = {0, 0};
       std::uint32_t p[32];
       weigh(scores, args.scale, shift[0], shift[1], total[0], total[1], p);
@@ -246,7 +258,13 @@ __device__ inline void consume(const SparseArgs& args, Shared& shared, const std
       total[1] = quad_sum(total[1]);
       wgmma_wait<0>();
       pin(sums);
-      if (row.x >= 0) store_tile(args, row.x, sums, shift, total, lane);
+      if (room < least_weight_room) {
+        const float rest = two_to(room - least_weight_room);
+#pragma unroll
+        for (float& value : sums) value *= rest;
+        total[0] *= rest, total[1] *= rest;
+      }
+      if (row.x >= 0) store_tile(args, row.x, sums, highest, total, two_to(-room), lane);
     }
     behind = (behind + tile_count) % consumers;
     barrier_arrive(&shared.item_empty[items.buffer]);
@@ -295,16 +313,19 @@ __global__ void __launch_bounds__((consumers + 1) * 128, 1)
 }
 
 // Joins the blocks of a token and KV head: block (head, token), a thread 8 values of a head.
-__global__ void __launch_bounds__(256) attend_sparse_join_sm90(const __grid_constant__ SparseArgs args) {
+__global__ void __launch_bounds__(256, 4) attend_sparse_join_sm90(const __grid_constant__ SparseArgs args) {
   wait_for_previous();
   extern __shared__ float2 marks[];  // [topk, 16]
+  __shared__ float units[most_topk];
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t token = blockIdx.x;
   const int kv_head = static_cast<int>(blockIdx.y);
   const std::int64_t first = (token * args.kv_heads + kv_head) * args.topk;
   const std::int32_t* ranks = args.ranks + first;
   for (int i = thread; i < args.topk * group_heads; i += 256) {
-    marks[i] = ranks[i / group_heads] < 0 ? float2{no_score, 0} : __ldcs(args.marks + first * group_heads + i);
+    const int unit = ranks[i / group_heads];
+    marks[i] = unit < 0 ? float2{no_score, 0} : __ldcs(args.marks + first * group_heads + i);
+    if (i % group_heads == 0) units[i / group_heads] = unit < 0 ? 0.0f : __int_as_float(unit);
   }
   __syncthreads();
   const int head = thread / 16;
@@ -325,7 +346,7 @@ __global__ void __launch_bounds__(256) attend_sparse_join_sm90(const __grid_cons
       const float2 mark = s < args.topk ? marks[s * group_heads + head] : float2{no_score, 0};
       parts[i] = __ldcs(from + std::int64_t{min(s, args.topk - 1)} * (entry_values / 8));
       if (mark.x == no_score) parts[i] = uint4{0, 0, 0, 0};  // never written
-      factors[i] = exp2f(mark.x - highest);
+      factors[i] = exp2f((mark.x - highest) * args.scale) * units[min(s, args.topk - 1)];
       total += mark.y * factors[i];
     }
 #pragma unroll
@@ -364,7 +385,6 @@ std::int64_t token_bytes(std::int64_t kv_heads, std::int64_t topk) {
 }
 
 constexpr std::int64_t most_bins = 1 << 20;
-constexpr int most_topk = 64;
 
 std::int64_t bins_of(const AttendCall& call, std::int64_t& blocks) {
   blocks = (std::int64_t{call.batch.longest_context} + page_tokens - 1) / page_tokens;

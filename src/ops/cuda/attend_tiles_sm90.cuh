@@ -160,7 +160,7 @@ __device__ inline void consume_tiles(const Work& work, TileMemory<Groups, Buffer
                                      int group, int thread) {
   using Memory = TileMemory<Groups, Buffers>;
   constexpr int columns = Work::columns;
-  // How far scores may rise above the shift before sums are scaled anew: weights up to 2^8 are as exact as any.
+  // How far scores may rise above `top` before sums are scaled anew: weights up to 2^8 are as exact as any.
   constexpr float slack = 8;
   const int warp = thread / warp_size;
   const int lane = thread % warp_size;
@@ -182,7 +182,8 @@ __device__ inline void consume_tiles(const Work& work, TileMemory<Groups, Buffer
   float sums[columns / 2];
 #pragma unroll
   for (int i = 0; i < columns / 2; ++i) sums[i] = 0;
-  float shift[2] = {no_score, no_score};
+  float top[2] = {no_score, no_score};
+  bool rounded = false;  // top · scale, of some row of the warp
   float total[2] = {0, 0};
   Turn<Buffers> turn;
   const auto release = [&] {
@@ -205,21 +206,27 @@ __device__ inline void consume_tiles(const Work& work, TileMemory<Groups, Buffer
       hide(scores, j, 0, seen[0].first - first_key, seen[0].last - first_key);
       hide(scores, j, 1, seen[1].first - first_key, seen[1].last - first_key);
     }
-    const float highest[2] = {quad_max(row_max(scores, 0)) * scale, quad_max(row_max(scores, 1)) * scale};
-    if (__any_sync(all_lanes, highest[0] > shift[0] + slack || highest[1] > shift[1] + slack)) {
+    const float highest[2] = {quad_max(row_max(scores, 0)), quad_max(row_max(scores, 1))};
+    if (__any_sync(all_lanes, (highest[0] - top[0]) * scale > slack || (highest[1] - top[1]) * scale > slack)) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float next = fmaxf(shift[r], highest[r]);
-        const float factor = next == no_score ? 1.0f : power_of_two(shift[r] - next);  // 0 at the start
-        shift[r] = next;
+        const float next = fmaxf(top[r], highest[r]);
+        const float factor = next == no_score ? 1.0f : power_of_two((top[r] - next) * scale);  // 0 at the start
+        top[r] = next;
         total[r] *= factor;
 #pragma unroll
         for (int n = 0; n < columns / 8; ++n) sums[4 * n + 2 * r] *= factor, sums[4 * n + 2 * r + 1] *= factor;
       }
+      rounded = any_rounded(top[0] == no_score ? 0.0f : top[0] * scale, top[1] == no_score ? 0.0f : top[1] * scale);
+    }
+    const float from[2] = {top[0] == no_score ? 0.0f : top[0], top[1] == no_score ? 0.0f : top[1]};
+    float shift[2] = {from[0] * scale, from[1] * scale};
+    if (rounded) {
+      lower(scores, from[0], from[1]);
+      shift[0] = shift[1] = 0;
     }
     std::uint32_t p[32];
-    weigh(scores, scale, shift[0] == no_score ? 0.0f : shift[0], shift[1] == no_score ? 0.0f : shift[1], total[0],
-          total[1], p);
+    weigh(scores, scale, shift[0], shift[1], total[0], total[1], p);
     barrier_wait(&shared.full[turn.buffer], turn.parity);
     fence_async_proxy();
     start_values<columns>(sums, p, value_descriptor(tiles + turn.buffer * Memory::buffer_bytes), true);

@@ -20,36 +20,22 @@ struct ShortList {
   int picks[list_length];
 };
 
-// A warp's gathering of what is at least as high as `least`: all above it, and of those that tie with it the first
-// `wanted`.
-struct Gathering {
-  std::uint32_t least;
-  int wanted, count, ties;
-  __device__ void add(std::uint32_t key, int id, ShortList& list, int lane) {
-    const unsigned below = (1u << lane) - 1;
-    const unsigned equal = __ballot_sync(all_lanes, key == least);
-    const bool take = key > least || (key == least && ties + __popc(equal & below) < wanted);
-    ties += __popc(equal);
-    const unsigned taken = __ballot_sync(all_lanes, take);
-    const int place = count + __popc(taken & below);
-    if (take && place < list_room) list.keys[place] = key, list.ids[place] = id;
-    count += __popc(taken);
-  }
-};
-
 // How many of 4 · Fours keys are above each of `own`.
 template <int Fours, int Count>
 __device__ __forceinline__ void count_above(const std::uint32_t* keys, const std::uint32_t (&own)[Count],
                                             int (&above)[Count]) {
-#pragma unroll 2
+  int more[Count][4] = {};  // sums of their own: one would wait for itself
+#pragma unroll 4
   for (int i = 0; i < Fours; ++i) {
     const uint4 others = reinterpret_cast<const uint4*>(keys)[i];
 #pragma unroll
     for (int c = 0; c < Count; ++c) {
-      above[c] += (others.x > own[c] ? 1 : 0) + (others.y > own[c] ? 1 : 0) + (others.z > own[c] ? 1 : 0) +
-                  (others.w > own[c] ? 1 : 0);
+      more[c][0] += others.x > own[c] ? 1 : 0, more[c][1] += others.y > own[c] ? 1 : 0;
+      more[c][2] += others.z > own[c] ? 1 : 0, more[c][3] += others.w > own[c] ? 1 : 0;
     }
   }
+#pragma unroll
+  for (int c = 0; c < Count; ++c) above[c] = more[c][0] + more[c][1] + more[c][2] + more[c][3];
 }
 
 // At least `wanted` (1 … 32) lanes hold something as high as this, or all that hold anything; at least 1.
@@ -98,12 +84,26 @@ struct Candidates {
   bool dry, ranged;
   int from, to, count;  // count: of the 32s
 
-  __device__ __forceinline__ std::uint32_t at(int i, int lane, int& id) const {
-    int first = from + i * warp_size, last = to;
-    if (ranged) first = __shfl_sync(all_lanes, from, i), last = __shfl_sync(all_lanes, to, i);
-    id = first + lane;
-    if (i >= count || id >= last) return 0;
-    return dry ? static_cast<std::uint32_t>(id) * 0x9e3779b1u | 1u : __ldcg(array + id);
+  // The 32s from `first` on.
+  template <int Count>
+  __device__ __forceinline__ void load(int first, int lane, std::uint32_t (&keys)[Count], int (&ids)[Count]) const {
+    int begins[Count], ends[Count];
+    if (ranged) {
+#pragma unroll
+      for (int i = 0; i < Count; ++i) {
+        begins[i] = __shfl_sync(all_lanes, from, first + i), ends[i] = __shfl_sync(all_lanes, to, first + i);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Count; ++i) begins[i] = from + (first + i) * warp_size, ends[i] = to;
+    }
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      ids[i] = begins[i] + lane;
+      const bool there = first + i < count && ids[i] < ends[i];
+      keys[i] = 0;
+      if (there) keys[i] = dry ? static_cast<std::uint32_t>(ids[i]) * 0x9e3779b1u | 1u : __ldcg(array + ids[i]);
+    }
   }
 };
 
@@ -117,8 +117,11 @@ __device__ __forceinline__ int choose_slowly(const Candidates& of, int wanted, S
     int best_id = 0x7fffffff;
 #pragma unroll 1
     for (int i = 0; i < of.count; ++i) {
-      int id;
-      const std::uint32_t key = of.at(i, lane, id);
+      std::uint32_t keys[1];
+      int ids[1];
+      of.load(i, lane, keys, ids);
+      const std::uint32_t key = keys[0];
+      const int id = ids[0];
       const bool after = key < last_key || (key == last_key && id > last_id);
       if (after && key > best) best = key, best_id = id;
     }
@@ -145,30 +148,36 @@ __device__ __forceinline__ int choose_of(const Candidates& of, int wanted, Short
   int first = max(of.count - 1, 0) / held * held;
 #pragma unroll 1
   for (;; first -= held) {  // backwards, so that the first ones are held when they are wanted again
-#pragma unroll
-    for (int i = 0; i < held; ++i) keys[i] = of.at(first + i, lane, ids[i]);
+    of.load(first, lane, keys, ids);
 #pragma unroll
     for (int i = 0; i < held; ++i) own = max(own, keys[i]);
     if (first == 0) break;
   }
-  Gathering gathering{least_of_lanes(own, wanted, list, lane), wanted, 0, 0};
+  const std::uint32_t least = least_of_lanes(own, wanted, list, lane);
+  int gathered = 0;
 #pragma unroll 1
   for (;;) {
+    unsigned taken[held];
 #pragma unroll
-    for (int i = 0; i < held; ++i) gathering.add(keys[i], ids[i], list, lane);
+    for (int i = 0; i < held; ++i) taken[i] = __ballot_sync(all_lanes, keys[i] >= least);
+#pragma unroll
+    for (int i = 0; i < held; ++i) {
+      const int place = gathered + __popc(taken[i] & ((1u << lane) - 1));
+      if (keys[i] >= least && place < list_room) list.keys[place] = keys[i], list.ids[place] = ids[i];
+      gathered += __popc(taken[i]);
+    }
     first += held;
     if (first >= of.count) break;
-#pragma unroll
-    for (int i = 0; i < held; ++i) keys[i] = of.at(first + i, lane, ids[i]);
+    of.load(first, lane, keys, ids);
   }
   __syncwarp();
-  if (gathering.count > list_room) return of.dry ? 0 : choose_slowly(of, wanted, list, lane);
+  if (gathered > list_room) return of.dry ? 0 : choose_slowly(of, wanted, list, lane);
   std::uint32_t listed[2];
   int blocks[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int at = h * warp_size + lane;
-    listed[h] = at < gathering.count ? list.keys[at] : 0;
+    listed[h] = at < gathered ? list.keys[at] : 0;
     blocks[h] = list.ids[at];
   }
   unsigned best[2];

@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   __shared__ std::uint32_t best[columns][held + 1];
   __shared__ ShortList lists[warps + 2];
   __shared__ int list_count[warps + 2];
-  __shared__ int is_last;
-  __shared__ __align__(16) std::uint16_t queries[ColumnTiles == 1 ? 1 : columns][head_dim + 8];
+  __shared__ int is_last[2];
+  __shared__ __align__(16) std::uint16_t queries[columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
   const int warp = thread / warp_size;
@@ -218,41 +218,46 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     if constexpr (!Fp8) return pair;
     return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
   };
+  // Eight numbers of a sequence's queries, one row's: piece i of 16.
+  const auto load_piece = [&](int of_sequence, int i) {
+    const int first = token_begin[of_sequence], column = i / 16;
+    if (column >= (token_begin[of_sequence + 1] - first) * heads) return uint4{0, 0, 0, 0};
+    return *reinterpret_cast<const uint4*>(args.index_q + std::int64_t{first + column / heads} * args.stride +
+                                           column % heads * head_dim + i % 16 * 8);
+  };
+  const auto store_piece = [&](int i, const uint4& v) {
+    *reinterpret_cast<uint4*>(&queries[i / 16][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z), cast(v.w)};
+  };
+  constexpr int pieces = columns * 16;
+  const bool copies_one = ColumnTiles == 1 && thread < pieces;  // of each sequence, ahead
+  uint4 ahead = {0, 0, 0, 0};
+  if (copies_one && unit < last_unit) ahead = load_piece(sequence, thread);
+  // Notes are made where a sequence is long, by those who share it.
+  const auto first_group = [&](int begin) { return run_of(units, begin, groups); };
+  const auto a_group = [&] { return (units / groups + 1 + warp_size - 1) / warp_size; };
+  // The first sequence is counted with the last, where there are several: both answers take as long as one.
+  int pending = -1, pending_count = 0;
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
-    const int first_token = token_begin[sequence];
-    const int rows = (token_begin[sequence + 1] - first_token) * heads;
-    const std::int64_t first_row = std::int64_t{first_token} * heads;
-    // Notes are made where a sequence is long, by those who share it.
-    const auto first_group = [&] { return run_of(units, begin, groups); };
-    const auto a_group = [&] { return (units / groups + 1 + warp_size - 1) / warp_size; };
-    const bool noted = end - begin > most_direct;
-    bool chooses = dry;
+    int next_sequence = sequence + 1;
+    const bool more = unit + count < last_unit;
+    while (more && unit_begin[next_sequence + 1] == unit + count) ++next_sequence;
+    unsigned chooses = dry ? 1 : 0;  // bit 0: for this sequence, 1: for the one that was pending
     if (!dry) {
-      std::uint32_t q[4][4];
+      const int first_token = token_begin[sequence];
+      const int rows = (token_begin[sequence + 1] - first_token) * heads;
+      const std::int64_t first_row = std::int64_t{first_token} * heads;
+      const bool noted = end - begin > most_direct;
       if constexpr (ColumnTiles == 1) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          uint4 v = {0, 0, 0, 0};
-          if (g < rows) {
-            v = *reinterpret_cast<const uint4*>(args.index_q + std::int64_t{first_token + g / heads} * args.stride +
-                                                g % heads * head_dim + Row::k_dimension(c, j));
-          }
-          q[c][0] = cast(v.x), q[c][1] = cast(v.y), q[c][2] = cast(v.z), q[c][3] = cast(v.w);
+        if (copies_one) {
+          store_piece(thread, ahead);
+          if (more) ahead = load_piece(next_sequence, thread);
         }
+        sync_workers();
       } else {
         sync_workers();
-        for (int i = thread; i < columns * 16; i += workers) {
-          const int column = i / 16;
-          uint4 v = {0, 0, 0, 0};
-          if (column < rows) {
-            v = *reinterpret_cast<const uint4*>(args.index_q +
-                                                std::int64_t{first_token + column / heads} * args.stride +
-                                                column % heads * head_dim + i % 16 * 8);
-          }
-          *reinterpret_cast<uint4*>(&queries[column][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z), cast(v.w)};
-        }
+        for (int i = thread; i < pieces; i += workers) store_piece(i, load_piece(sequence, i));
         sync_workers();
       }
       for (int done = 0; done < count; done += held) {
@@ -267,6 +272,14 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
               ring + stage * Shape::stage_bytes + (warp % 8 * 16 + g) * (head_dim * Row::element_bytes);
           Row::load_k(from, j, k0);
           Row::load_k(from + 8 * head_dim * Row::element_bytes, j, k1);
+          const auto multiply = [&](float(&s)[2][4], int column) {
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+              const uint4 v = *reinterpret_cast<const uint4*>(&queries[column + g][Row::k_dimension(c, j)]);
+              mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
+              mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
+            }
+          };
           const auto offer = [&](const float(&s)[2][4], int column) {
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
@@ -279,11 +292,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           };
           if constexpr (ColumnTiles == 1) {
             float s[2][4] = {};
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-              mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], q[c][0], q[c][1]);
-              mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], q[c][2], q[c][3]);
-            }
+            multiply(s, 0);
             barrier_arrive(&empty[stage]);
             offer(s, 0);
           } else {
@@ -292,12 +301,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
             for (int t = 0; t < ColumnTiles; ++t) {
               if (t * 8 >= rows) break;
               float s[2][4] = {};
-#pragma unroll
-              for (int c = 0; c < 4; ++c) {
-                const uint4 v = *reinterpret_cast<const uint4*>(&queries[t * 8 + g][Row::k_dimension(c, j)]);
-                mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
-                mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
-              }
+              multiply(s, t * 8);
               offer(s, t * 8);
             }
           }
@@ -319,13 +323,13 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
             if (i < n) __stcg(&scores[(first_row + row) * call.blocks + place], key);
             if (noted) {
               const std::uint32_t highest = __reduce_max_sync(all_lanes, key);
-              const int note = (me - first_group()) * a_group() + (done + base) / warp_size;
+              const int note = (me - first_group(begin)) * a_group() + (done + base) / warp_size;
               if (lane == 0) __stcg(&call.notes[(first_row + row) * call.most_notes + note], highest);
             }
           }
           if (noted && row < rows && done + n == count) {  // the others that it may have had
             std::uint32_t* const of_row =
-                call.notes + (first_row + row) * call.most_notes + (me - first_group()) * a_group();
+                call.notes + (first_row + row) * call.most_notes + (me - first_group(begin)) * a_group();
             for (int note = (count + warp_size - 1) / warp_size + lane; note < a_group(); note += warp_size) {
               __stcg(&of_row[note], 0u);
             }
@@ -335,19 +339,37 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       }
       const bool alone = count == end - begin;
       sync_workers();
-      if (!alone) {
-        if (thread == 0) {
-          const unsigned before = add_in_order(&call.counters[sequence], static_cast<unsigned>(count));
-          const bool last = before + static_cast<unsigned>(count) == static_cast<unsigned>(end - begin);
-          if (last) call.counters[sequence] = 0;
-          is_last = last ? 1 : 0;
+      if (more && !alone) {
+        pending = sequence;
+        pending_count = count;
+      } else {
+        const auto count_in = [&](int of_sequence, int own) {
+          const int all = unit_begin[of_sequence + 1] - unit_begin[of_sequence];
+          const unsigned before = add_in_order(&call.counters[of_sequence], static_cast<unsigned>(own));
+          const bool last = before + static_cast<unsigned>(own) == static_cast<unsigned>(all);
+          if (last) call.counters[of_sequence] = 0;
+          return last ? 1 : 0;
+        };
+        const bool both = !more && pending >= 0;
+        if (!alone || both) {
+          if (thread == 0) is_last[0] = alone ? 1 : count_in(sequence, count);
+          if (thread == warp_size) is_last[1] = both ? count_in(pending, pending_count) : 0;
+          sync_workers();
+          chooses = (is_last[0] != 0 ? 1u : 0u) | (is_last[1] != 0 ? 2u : 0u);
+        } else {
+          chooses = 1;
         }
-        sync_workers();
       }
-      chooses = alone || is_last != 0;
     }
-    if (chooses) {
-      const Contributors contributors{units, groups, begin, end, first_group(), a_group()};
+#pragma unroll 1
+    for (; chooses != 0; chooses &= chooses - 1) {
+      const int of_sequence = (chooses & 1) != 0 ? sequence : pending;
+      const int begin = unit_begin[of_sequence], end = unit_begin[of_sequence + 1];
+      const int first_token = token_begin[of_sequence];
+      const int rows = (token_begin[of_sequence + 1] - first_token) * heads;
+      const std::int64_t first_row = std::int64_t{first_token} * heads;
+      const bool noted = end - begin > most_direct;
+      const Contributors contributors{units, groups, begin, end, first_group(begin), a_group()};
       const bool directly = end - begin <= list_room;
       const int split = directly ? 1 : split_of(rows);
       const int worker = dry ? 0 : warp;
@@ -363,10 +385,10 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
 #pragma unroll 1
       for (int first = 0; first < rows; first += warps / split) {
         const int row = first + worker / split;
-        int position = row < rows ? own_position[sequence] : no_blocks;
+        int position = row < rows ? own_position[of_sequence] : no_blocks;
         if (!dry && position == several_tokens) {
           const int token = first_token + row / heads;
-          position = limit_of(args, token, sequence) >= 0 ? args.batch.positions[token] : no_blocks;
+          position = limit_of(args, token, of_sequence) >= 0 ? args.batch.positions[token] : no_blocks;
         }
         const Choice choice(args, max(position, 0));
         const bool there = dry || (position >= 0 && choice.slots > 0);
@@ -400,13 +422,16 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
             unsigned best[2];
             find_best(keys, list, choice.slots, lane, best);
             const int firsts = __popc(best[0]), all = firsts + __popc(best[1]);
+            const int begin_of_part = all * part / split, end_of_part = all * (part + 1) / split;
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               const int place = (h == 0 ? 0 : firsts) + __popc(best[h] & ((1u << lane) - 1));
-              if ((best[h] >> lane & 1) != 0 && place % split == part) list.picks[place / split] = blocks[h];
+              if ((best[h] >> lane & 1) != 0 && place >= begin_of_part && place < end_of_part) {
+                list.picks[place - begin_of_part] = blocks[h];
+              }
             }
             __syncwarp();
-            of = Candidates{of_row, dry, true, 0, 0, (all - part + split - 1) / split};
+            of = Candidates{of_row, dry, true, 0, 0, end_of_part - begin_of_part};
             if (lane < of.count) contributors.run(list.picks[lane], of.from, of.to);
             sync_row();  // the lists have been read
           }
@@ -426,8 +451,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       }
     }
     unit += count;
-    ++sequence;
-    while (unit < last_unit && unit_begin[sequence + 1] == unit) ++sequence;
+    sequence = next_sequence;
   }
 #endif
 }

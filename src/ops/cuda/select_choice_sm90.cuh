@@ -25,7 +25,7 @@ template <int Fours, int Count>
 __device__ __forceinline__ void count_above(const std::uint32_t* keys, const std::uint32_t (&own)[Count],
                                             int (&above)[Count]) {
   int more[Count][4] = {};  // sums of their own: one would wait for itself
-#pragma unroll 4
+#pragma unroll(Fours / 4)
   for (int i = 0; i < Fours; ++i) {
     const uint4 others = reinterpret_cast<const uint4*>(keys)[i];
 #pragma unroll
@@ -84,25 +84,21 @@ struct Candidates {
   bool dry, ranged;
   int from, to, count;  // count: of the 32s
 
+  // Of the i-th 32; all lanes.
+  __device__ __forceinline__ int begin_of(int i) const {
+    return ranged ? __shfl_sync(all_lanes, from, i) : from + i * warp_size;
+  }
   // The 32s from `first` on.
   template <int Count>
-  __device__ __forceinline__ void load(int first, int lane, std::uint32_t (&keys)[Count], int (&ids)[Count]) const {
-    int begins[Count], ends[Count];
-    if (ranged) {
-#pragma unroll
-      for (int i = 0; i < Count; ++i) {
-        begins[i] = __shfl_sync(all_lanes, from, first + i), ends[i] = __shfl_sync(all_lanes, to, first + i);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < Count; ++i) begins[i] = from + (first + i) * warp_size, ends[i] = to;
-    }
+  __device__ __forceinline__ void load(int first, int lane, std::uint32_t (&keys)[Count]) const {
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      ids[i] = begins[i] + lane;
-      const bool there = first + i < count && ids[i] < ends[i];
+      const int id = begin_of(first + i) + lane;
+      const int end = ranged ? __shfl_sync(all_lanes, to, first + i) : to;
       keys[i] = 0;
-      if (there) keys[i] = dry ? static_cast<std::uint32_t>(ids[i]) * 0x9e3779b1u | 1u : __ldcg(array + ids[i]);
+      if (first + i < count && id < end) {
+        keys[i] = dry ? static_cast<std::uint32_t>(id) * 0x9e3779b1u | 1u : __ldcg(array + id);
+      }
     }
   }
 };
@@ -118,10 +114,9 @@ __device__ __forceinline__ int choose_slowly(const Candidates& of, int wanted, S
 #pragma unroll 1
     for (int i = 0; i < of.count; ++i) {
       std::uint32_t keys[1];
-      int ids[1];
-      of.load(i, lane, keys, ids);
+      of.load(i, lane, keys);
       const std::uint32_t key = keys[0];
-      const int id = ids[0];
+      const int id = of.begin_of(i) + lane;
       const bool after = key < last_key || (key == last_key && id > last_id);
       if (after && key > best) best = key, best_id = id;
     }
@@ -143,12 +138,11 @@ __device__ __forceinline__ int choose_slowly(const Candidates& of, int wanted, S
 __device__ __forceinline__ int choose_of(const Candidates& of, int wanted, ShortList& list, int lane) {
   constexpr int held = 8;
   std::uint32_t keys[held];
-  int ids[held];
   std::uint32_t own = 0;
   int first = max(of.count - 1, 0) / held * held;
 #pragma unroll 1
   for (;; first -= held) {  // backwards, so that the first ones are held when they are wanted again
-    of.load(first, lane, keys, ids);
+    of.load(first, lane, keys);
 #pragma unroll
     for (int i = 0; i < held; ++i) own = max(own, keys[i]);
     if (first == 0) break;
@@ -163,12 +157,13 @@ __device__ __forceinline__ int choose_of(const Candidates& of, int wanted, Short
 #pragma unroll
     for (int i = 0; i < held; ++i) {
       const int place = gathered + __popc(taken[i] & ((1u << lane) - 1));
-      if (keys[i] >= least && place < list_room) list.keys[place] = keys[i], list.ids[place] = ids[i];
+      const int id = of.begin_of(first + i) + lane;
+      if (keys[i] >= least && place < list_room) list.keys[place] = keys[i], list.ids[place] = id;
       gathered += __popc(taken[i]);
     }
     first += held;
     if (first >= of.count) break;
-    of.load(first, lane, keys, ids);
+    of.load(first, lane, keys);
   }
   __syncwarp();
   if (gathered > list_room) return of.dry ? 0 : choose_slowly(of, wanted, list, lane);

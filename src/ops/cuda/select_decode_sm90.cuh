@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   constexpr int warps = Shape::warps;
   constexpr int workers = warps * warp_size;
   constexpr int columns = 8 * ColumnTiles;
+  constexpr int sides = ColumnTiles == 1 ? 2 : 1;    // of queries: this sequence's and the next one's
   constexpr int held = ColumnTiles == 1 ? 128 : 32;  // key blocks whose scores are kept before they are written out
   std::byte* const ring = dynamic_shared();
   __shared__ std::uint64_t full[Stages], empty[Stages];
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   __shared__ ShortList lists[warps + 2];
   __shared__ int list_count[warps + 2];
   __shared__ int is_last[2];
-  __shared__ __align__(16) std::uint16_t queries[columns][head_dim + 8];
+  __shared__ __align__(16) std::uint16_t queries[sides * columns][head_dim + 8];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % warp_size;
   const int warp = thread / warp_size;
@@ -225,39 +226,51 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     return *reinterpret_cast<const uint4*>(args.index_q + std::int64_t{first + column / heads} * args.stride +
                                            column % heads * head_dim + i % 16 * 8);
   };
-  const auto store_piece = [&](int i, const uint4& v) {
-    *reinterpret_cast<uint4*>(&queries[i / 16][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z), cast(v.w)};
+  const auto store_piece = [&](int side, int i, const uint4& v) {
+    *reinterpret_cast<uint4*>(&queries[side * columns + i / 16][i % 16 * 8]) = {cast(v.x), cast(v.y), cast(v.z),
+                                                                                cast(v.w)};
+  };
+  // The one that unit `from` belongs to, if not this one.
+  const auto next_from = [&](int of_sequence, int from) {
+    while (from < last_unit && unit_begin[of_sequence + 1] <= from) ++of_sequence;
+    return of_sequence;
   };
   constexpr int pieces = columns * 16;
-  const bool copies_one = ColumnTiles == 1 && thread < pieces;  // of each sequence, ahead
-  uint4 ahead = {0, 0, 0, 0};
-  if (copies_one && unit < last_unit) ahead = load_piece(sequence, thread);
+  constexpr bool holds_queries = ColumnTiles == 1 && !Fp8;  // in registers; e4m3 has none left
+  if (ColumnTiles == 1 && !dry) {
+    const int side = thread / pieces;
+    if (side < sides && unit < last_unit) {
+      const int from = side == 0 ? unit : unit_begin[sequence + 1];
+      if (from < last_unit) store_piece(side, thread % pieces, load_piece(next_from(sequence, from), thread % pieces));
+    }
+    sync_workers();
+  }
+  int side = 0;
   // Notes are made where a sequence is long, by those who share it.
   const auto first_group = [&](int begin) { return run_of(units, begin, groups); };
   const auto a_group = [&] { return (units / groups + 1 + warp_size - 1) / warp_size; };
   // The first sequence is counted with the last, where there are several: both answers take as long as one.
-  int pending = -1, pending_count = 0;
+  bool pending = false;
+  const auto first_unit = [&] { return run_begin(units, me, groups); };
+  const auto first_sequence = [&] { return find_run(unit_begin, sequences, first_unit()); };
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
-    int next_sequence = sequence + 1;
-    const bool more = unit + count < last_unit;
-    while (more && unit_begin[next_sequence + 1] == unit + count) ++next_sequence;
     unsigned chooses = dry ? 1 : 0;  // bit 0: for this sequence, 1: for the one that was pending
     if (!dry) {
       const int first_token = token_begin[sequence];
       const int rows = (token_begin[sequence + 1] - first_token) * heads;
-      const std::int64_t first_row = std::int64_t{first_token} * heads;
+      const int first_row = first_token * heads;
       const bool noted = end - begin > most_direct;
-      if constexpr (ColumnTiles == 1) {
-        if (copies_one) {
-          store_piece(thread, ahead);
-          if (more) ahead = load_piece(next_sequence, thread);
-        }
+      uint4 q[holds_queries ? 4 : 1];
+      if constexpr (holds_queries) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          q[c] = *reinterpret_cast<const uint4*>(&queries[side * columns + g][Row::k_dimension(c, j)]);
+      }
+      if constexpr (ColumnTiles > 1) {
         sync_workers();
-      } else {
-        sync_workers();
-        for (int i = thread; i < pieces; i += workers) store_piece(i, load_piece(sequence, i));
+        for (int i = thread; i < pieces; i += workers) store_piece(0, i, load_piece(sequence, i));
         sync_workers();
       }
       for (int done = 0; done < count; done += held) {
@@ -275,7 +288,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           const auto multiply = [&](float(&s)[2][4], int column) {
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-              const uint4 v = *reinterpret_cast<const uint4*>(&queries[column + g][Row::k_dimension(c, j)]);
+              uint4 v;
+              if constexpr (holds_queries) {
+                v = q[c];
+              } else {
+                v = *reinterpret_cast<const uint4*>(&queries[side * columns + column + g][Row::k_dimension(c, j)]);
+              }
               mma_bf16(s[0], k0[4 * c], k1[4 * c], k0[4 * c + 1], k1[4 * c + 1], v.x, v.y);
               mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
             }
@@ -320,16 +338,16 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
             const std::uint32_t key = i < n && place < limit ? best[row][i] : 0;
             if (i < n) best[row][i] = 0;
             if (row >= rows) continue;
-            if (i < n) __stcg(&scores[(first_row + row) * call.blocks + place], key);
+            if (i < n) __stcg(&scores[std::int64_t{first_row + row} * call.blocks + place], key);
             if (noted) {
               const std::uint32_t highest = __reduce_max_sync(all_lanes, key);
               const int note = (me - first_group(begin)) * a_group() + (done + base) / warp_size;
-              if (lane == 0) __stcg(&call.notes[(first_row + row) * call.most_notes + note], highest);
+              if (lane == 0) __stcg(&call.notes[std::int64_t{first_row + row} * call.most_notes + note], highest);
             }
           }
           if (noted && row < rows && done + n == count) {  // the others that it may have had
             std::uint32_t* const of_row =
-                call.notes + (first_row + row) * call.most_notes + (me - first_group(begin)) * a_group();
+                call.notes + std::int64_t{first_row + row} * call.most_notes + (me - first_group(begin)) * a_group();
             for (int note = (count + warp_size - 1) / warp_size + lane; note < a_group(); note += warp_size) {
               __stcg(&of_row[note], 0u);
             }
@@ -337,11 +355,16 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
         }
         if (done + held < count) sync_workers();
       }
-      const bool alone = count == end - begin;
+      const bool alone = count == end - begin, more = unit + count < last_unit;
+      if (ColumnTiles == 1 && more) {
+        side ^= 1;
+        if (unit != first_unit() && thread < pieces) {  // the second one's came with the first one's
+          store_piece(side, thread, load_piece(next_from(sequence, unit + count), thread));
+        }
+      }
       sync_workers();
       if (more && !alone) {
-        pending = sequence;
-        pending_count = count;
+        pending = true;
       } else {
         const auto count_in = [&](int of_sequence, int own) {
           const int all = unit_begin[of_sequence + 1] - unit_begin[of_sequence];
@@ -350,10 +373,13 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           if (last) call.counters[of_sequence] = 0;
           return last ? 1 : 0;
         };
-        const bool both = !more && pending >= 0;
+        const bool both = !more && pending;
         if (!alone || both) {
           if (thread == 0) is_last[0] = alone ? 1 : count_in(sequence, count);
-          if (thread == warp_size) is_last[1] = both ? count_in(pending, pending_count) : 0;
+          if (thread == warp_size) {
+            const int first = first_sequence();
+            is_last[1] = both ? count_in(first, unit_begin[first + 1] - first_unit()) : 0;
+          }
           sync_workers();
           chooses = (is_last[0] != 0 ? 1u : 0u) | (is_last[1] != 0 ? 2u : 0u);
         } else {
@@ -363,7 +389,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     }
 #pragma unroll 1
     for (; chooses != 0; chooses &= chooses - 1) {
-      const int of_sequence = (chooses & 1) != 0 ? sequence : pending;
+      const int of_sequence = (chooses & 1) != 0 ? sequence : first_sequence();
       const int begin = unit_begin[of_sequence], end = unit_begin[of_sequence + 1];
       const int first_token = token_begin[of_sequence];
       const int rows = (token_begin[of_sequence + 1] - first_token) * heads;
@@ -451,7 +477,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       }
     }
     unit += count;
-    sequence = next_sequence;
+    sequence = next_from(sequence, unit);
   }
 #endif
 }

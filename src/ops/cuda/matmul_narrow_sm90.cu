@@ -46,7 +46,7 @@ bool has_narrow_kernels() {
 }
 
 bool narrow_takes_groups(WeightFormat format, std::int64_t items, int groups, std::int64_t columns) {
-  return items >= std::int64_t{narrow_least_of_group} * groups &&
+  return items >= std::int64_t{narrow_least_of_group(format)} * groups &&
          items <= std::int64_t{narrow_most_of_group(format)} * groups && groups <= narrow_most_groups &&
          columns % column_unit(format) == 0 && has_narrow_kernels();
 }

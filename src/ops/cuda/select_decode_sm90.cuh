@@ -245,12 +245,10 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     }
     sync_workers();
   }
-  int side = 0;
   // Notes are made where a sequence is long, by those who share it.
   const auto first_group = [&](int begin) { return run_of(units, begin, groups); };
   const auto a_group = [&] { return (units / groups + 1 + warp_size - 1) / warp_size; };
   // The first sequence is counted with the last, where there are several: both answers take as long as one.
-  bool pending = false;
   const auto first_unit = [&] { return run_begin(units, me, groups); };
   const auto first_sequence = [&] { return find_run(unit_begin, sequences, first_unit()); };
   while (unit < last_unit) {
@@ -262,6 +260,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       const int rows = (token_begin[sequence + 1] - first_token) * heads;
       const int first_row = first_token * heads;
       const bool noted = end - begin > most_direct;
+      const int side = ColumnTiles == 1 && unit != first_unit() ? 1 : 0;
       uint4 q[holds_queries ? 4 : 1];
       if constexpr (holds_queries) {
 #pragma unroll
@@ -357,15 +356,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       }
       const bool alone = count == end - begin, more = unit + count < last_unit;
       if (ColumnTiles == 1 && more) {
-        side ^= 1;
         if (unit != first_unit() && thread < pieces) {  // the second one's came with the first one's
-          store_piece(side, thread, load_piece(next_from(sequence, unit + count), thread));
+          store_piece(1, thread, load_piece(next_from(sequence, unit + count), thread));
         }
       }
       sync_workers();
-      if (more && !alone) {
-        pending = true;
-      } else {
+      if (!more || alone) {
         const auto count_in = [&](int of_sequence, int own) {
           const int all = unit_begin[of_sequence + 1] - unit_begin[of_sequence];
           const unsigned before = add_in_order(&call.counters[of_sequence], static_cast<unsigned>(own));
@@ -373,12 +369,13 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           if (last) call.counters[of_sequence] = 0;
           return last ? 1 : 0;
         };
-        const bool both = !more && pending;
-        if (!alone || both) {
+        const bool last_of_several = !more && unit != first_unit();
+        if (!alone || last_of_several) {
           if (thread == 0) is_last[0] = alone ? 1 : count_in(sequence, count);
           if (thread == warp_size) {
             const int first = first_sequence();
-            is_last[1] = both ? count_in(first, unit_begin[first + 1] - first_unit()) : 0;
+            const bool waits = last_of_several && unit_begin[first] != first_unit();
+            is_last[1] = waits ? count_in(first, unit_begin[first + 1] - first_unit()) : 0;
           }
           sync_workers();
           chooses = (is_last[0] != 0 ? 1u : 0u) | (is_last[1] != 0 ? 2u : 0u);
@@ -425,8 +422,11 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             blocks[h] = h * warp_size + lane;
-            keys[h] = there && !dry && blocks[h] < end - begin ? __ldcg(of_row + blocks[h]) : 0;
+            keys[h] = static_cast<std::uint32_t>(blocks[h]);
+            if (!dry) keys[h] = __ldcg((there ? of_row : scores) + min(blocks[h], end - begin - 1));
           }
+#pragma unroll
+          for (int h = 0; h < 2; ++h) keys[h] = there && blocks[h] < end - begin ? keys[h] : 0;
         } else {
           // Where there are notes, the best of them first: the best scores are among those that they stand for.
           const auto part_of = [&](const std::uint32_t* array, int count) {

@@ -7,9 +7,11 @@
 
 #include <chrono>
 #include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "m3/error.h"
@@ -347,8 +349,20 @@ TEST(Constraints, WhatNobodyWaitsForIsNotCompiled) {
   Constraints own(tokenizer(), tokenizer().vocab_size(), {end_id()});
   const auto choice = [](const std::string& text) { return Constraint{Constraint::Kind::choice, {}, {text}}; };
   std::promise<void> go_on;
-  const ConstraintHandle first = own.compile(choice("first"), [held = go_on.get_future().share()] { held.wait(); });
-  first->wait();  // and its thread waits for go_on
+  // The compiler's thread is to wait for go_on. What is ready before it can be told of is told by this thread, which must
+  // not wait: then another constraint is tried.
+  const auto held = go_on.get_future().share();
+  const auto this_thread = std::this_thread::get_id();
+  for (int tries = 0, waits = 0; waits == 0; ++tries) {
+    ASSERT_LT(tries, 1000);
+    const auto told = std::make_shared<std::promise<bool>>();
+    const ConstraintHandle first = own.compile(choice(fmt::format("first {}", tries)), [told, held, this_thread] {
+      const bool here = std::this_thread::get_id() == this_thread;
+      told->set_value(!here);
+      if (!here) held.wait();
+    });
+    waits = told->get_future().get() ? 1 : 0;
+  }
   for (int i = 0; i < 100; ++i) own.compile(choice(fmt::format("abandoned {}", i)));
   EXPECT_EQ(own.waiting(), 1U);
   const ConstraintHandle last = own.compile(choice("last"));

@@ -1,6 +1,7 @@
 // The engine against the public reference: every case of tests/data/goldens.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -196,8 +197,27 @@ TEST_P(Golden, CudaByDefaultIsAsGoodAsTheReferencesBf16) {
   expect_bf16_as_good_as_the_reference(GetParam(), "cuda", true, false);
 }
 
-// fp8 caches, of which there is no reference: no worse than the judge's with the same caches. Medians of some 20 positions
-// of the processor's and the judge's runs have ratios of 0.90 to 1.10 over all cases and tensors.
+// Whether all blocks that were chosen for a position are the same in both.
+std::vector<bool> same_blocks(const GoldenCase& golden, const Trace& a, const Trace& b, std::int64_t positions) {
+  std::vector<bool> same(static_cast<std::size_t>(positions), true);
+  for (const auto& [tensor, stored] : a) {
+    if (!tensor.starts_with("block_ids.")) continue;
+    const auto shape = golden.shape(tensor);
+    const std::int64_t slots = shape[1] * shape[2];
+    for (std::int64_t p = 0; p < positions; ++p) {
+      const std::int32_t* of_a = data<std::int32_t>(a, tensor) + p * slots;
+      if (!std::equal(of_a, of_a + slots, data<std::int32_t>(b, tensor) + p * slots)) {
+        same[static_cast<std::size_t>(p)] = false;
+      }
+    }
+  }
+  return same;
+}
+
+// fp8 caches, of which there is no reference: no worse than the judge's with the same caches. Blocks that nearly tie are
+// chosen by the last bit of a number, and a position with another block than the judge's may err by much more or less:
+// those count in the overlap alone, medians are of the others. Of some 20 positions of the processor's and the judge's
+// runs they have ratios of 0.90 to 1.10 over all cases and tensors.
 void expect_fp8_caches_as_good_as_the_judges(const std::string& name, const std::string& backend,
                                              bool deterministic = true) {
   constexpr double more_error = 1.15, less_overlap = 0.044;
@@ -205,6 +225,8 @@ void expect_fp8_caches_as_good_as_the_judges(const std::string& name, const std:
   const Trace judged = run(golden, {.cache = "fp8"});
   const Trace trace = run(golden, {.backend = backend, .deterministic = deterministic, .cache = "fp8"});
   const auto positions = static_cast<std::int64_t>(golden.ints("positions").size());
+  const std::vector<bool> same = same_blocks(golden, trace, judged, positions);
+  ASSERT_GE(std::count(same.begin(), same.end(), true), positions / 3);
   for (const auto& [tensor, stored] : trace) {
     if (tensor.starts_with("block_ids.")) {
       EXPECT_GE(mean(block_overlap(golden, trace, tensor)), mean(block_overlap(golden, judged, tensor)) - less_overlap)
@@ -214,11 +236,14 @@ void expect_fp8_caches_as_good_as_the_judges(const std::string& name, const std:
     const auto expected = golden.floats(tensor);
     const auto errors = [&](const Trace& of) {
       std::vector<double> result;
-      for (std::int64_t p = 0; p < positions; ++p)
+      for (std::int64_t p = 0; p < positions; ++p) {
+        if (!same[static_cast<std::size_t>(p)]) continue;
         result.push_back(row_error(data<float>(of, tensor), expected.data(), p, golden.shape(tensor).back()));
+      }
       return result;
     };
-    EXPECT_LE(median(errors(trace)), more_error * median(errors(judged)) + 1e-7) << tensor;
+    EXPECT_LE(median(errors(trace)), more_error * median(errors(judged)) + 1e-7)
+        << tensor << ", of " << std::count(same.begin(), same.end(), true) << " of " << positions << " positions";
   }
 }
 

@@ -312,6 +312,7 @@ void test_experts(Rig& rig, Results& results, const Options& options) {
   test_format(rig, results, WeightFormat::bf16, {3, 64, 64, 1024, 32, 0, 1024, false}, "the most experts");
   for (const WeightFormat format : all_formats) {
     const std::string name(weight_format_name(format));
+    if (!options.format.empty() && name != options.format) continue;
     std::vector<Run> runs = {{1, 128, 64, 8, 3, 0, 8, true}, {11, 128, 64, 8, 3, 2, 4, false}};
     // Widths that Hopper's kernels of few rows take; then more rows an expert than they take at once.
     if (hopper || !options.quick)

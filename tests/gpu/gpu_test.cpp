@@ -1,5 +1,5 @@
 // Every operation of the CUDA backend against the scalar judge, on the GPU of this machine. Fails where there is
-// none. gpu_test [--quick] [--filter NAME] [--deterministic]
+// none. gpu_test [--quick] [--filter NAME] [--format NAME] [--deterministic]
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -34,9 +34,11 @@ int main(int argc, char** argv) {
       deterministic = true;
     } else if (std::strcmp(argv[i], "--filter") == 0 && i + 1 < argc) {
       options.filter = argv[++i];
+    } else if (std::strcmp(argv[i], "--format") == 0 && i + 1 < argc) {
+      options.format = argv[++i];
     } else {
       std::fprintf(stderr,
-                   "gpu_test [--quick] [--deterministic] "
+                   "gpu_test [--quick] [--deterministic] [--format mxfp4|... of experts] "
                    "[--filter rows|linear|qkv|select|attention|experts|sample|vision|limits|long|wide|extremes]\n");
       return 2;
     }

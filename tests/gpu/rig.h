@@ -121,6 +121,7 @@ double norm_error(const std::vector<float>& actual, const std::vector<float>& ex
 struct Options {
   bool quick = false;
   std::string filter;
+  std::string format;  // of experts' weights, this one alone; empty: all
 };
 // Each adds its cases to the results.
 void test_rows(Rig& rig, Results& results, const Options& options);       // embed, rotary_table, add_norm

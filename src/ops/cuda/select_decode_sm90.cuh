@@ -91,7 +91,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   const int warp = thread / warp_size;
   const int sequences = args.batch.sequences;
   const int me = static_cast<int>(blockIdx.x), groups = static_cast<int>(gridDim.x);
-  asm volatile("griddepcontrol.launch_dependents;");
   if (thread == 0) {
     for (int s = 0; s < Stages; ++s) {
       barrier_init(&full[s], 1);
@@ -251,6 +250,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   // The first sequence is counted with the last, where there are several: both answers take as long as one.
   const auto first_unit = [&] { return run_begin(units, me, groups); };
   const auto first_sequence = [&] { return find_run(unit_begin, sequences, first_unit()); };
+  bool later = false;  // than the first sequence
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       const int rows = (token_begin[sequence + 1] - first_token) * heads;
       const int first_row = first_token * heads;
       const bool noted = end - begin > most_direct;
-      const int side = ColumnTiles == 1 && unit != first_unit() ? 1 : 0;
+      const int side = ColumnTiles == 1 && later ? 1 : 0;
       uint4 q[holds_queries ? 4 : 1];
       if constexpr (holds_queries) {
 #pragma unroll
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       }
       const bool alone = count == end - begin, more = unit + count < last_unit;
       if (ColumnTiles == 1 && more) {
-        if (unit != first_unit() && thread < pieces) {  // the second one's came with the first one's
+        if (later && thread < pieces) {  // the second one's came with the first one's
           store_piece(1, thread, load_piece(next_from(sequence, unit + count), thread));
         }
       }
@@ -369,13 +369,15 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           if (last) call.counters[of_sequence] = 0;
           return last ? 1 : 0;
         };
-        const bool last_of_several = !more && unit != first_unit();
+        const bool last_of_several = !more && later;
         if (!alone || last_of_several) {
           if (thread == 0) is_last[0] = alone ? 1 : count_in(sequence, count);
           if (thread == warp_size) {
-            const int first = first_sequence();
-            const bool waits = last_of_several && unit_begin[first] != first_unit();
-            is_last[1] = waits ? count_in(first, unit_begin[first + 1] - first_unit()) : 0;
+            is_last[1] = 0;
+            if (last_of_several) {
+              const int first = first_sequence(), from = first_unit();
+              if (unit_begin[first] != from) is_last[1] = count_in(first, unit_begin[first + 1] - from);
+            }
           }
           sync_workers();
           chooses = (is_last[0] != 0 ? 1u : 0u) | (is_last[1] != 0 ? 2u : 0u);
@@ -393,6 +395,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       const std::int64_t first_row = std::int64_t{first_token} * heads;
       const bool noted = end - begin > most_direct;
       const Contributors contributors{units, groups, begin, end, first_group(begin), a_group()};
+      // The next kernel begins behind this one's last wait for memory: the copies with which another one of these begins,
+      // 25 MB, would be ahead of the scores (1 token of 128K: they came after 5 us, of 17).
+      const auto let_next_begin = [&] {
+        if (!dry && (chooses & (chooses - 1)) == 0) asm volatile("griddepcontrol.launch_dependents;");
+      };
+      if (!noted) let_next_begin();
       const bool directly = end - begin <= list_room;
       const int split = directly ? 1 : split_of(rows);
       const int worker = dry ? 0 : warp;
@@ -442,6 +450,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           for (int round = noted ? 0 : 1; round < 2; ++round) {
             const int chosen = there ? choose_of(of, choice.slots, list, lane) : 0;
             if (lane == 0) list_count[warp] = chosen;
+            if (noted && round == 1) let_next_begin();
             sync_row();
             merge_lists(&lists[warp - part], &list_count[warp - part], dry ? 1 : split, lane, keys, blocks);
             if (round == 1) break;
@@ -478,6 +487,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     }
     unit += count;
     sequence = next_from(sequence, unit);
+    later = true;
   }
 #endif
 }

@@ -35,7 +35,12 @@ struct RowScale {
     if constexpr (Format == WeightFormat::nvfp4) {
       spread_e4m3(load_word(row + at * 4), factors[0], factors[1]);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) factors[i] = multiply_bf16(factors[i], 0x7b807b80u);  // 2^120
+      for (int i = 0; i < 2; ++i) {
+        factors[i] = multiply_bf16(factors[i], 0x7b807b80u);  // 2^120
+        // 480 stands for what is not a number.
+        if ((factors[i] & 0x7fffu) == 0x43f0u) factors[i] |= 0x7fc0u;
+        if ((factors[i] & 0x7fff0000u) == 0x43f00000u) factors[i] |= 0x7fc00000u;
+      }
     } else if constexpr (Codec<Format>::scaled) {
       factors[0] = factors_e8m0(__byte_perm(load_half(row + at * 2), 0, 0x4140));
     }
@@ -206,6 +211,7 @@ struct RowsOfStep<Format, true> {
         factors[r] = multiply_bf16((choose_bytes(now.code[r], 0x8080) << 4) & 0x87f087f0u, 0x7b807b80u);  // 2^120
         factors[r] =
             multiply_bf16(factors[r], 0x7a807a80u);  // 2^118: of the codes' 2^126; the row's factor has the rest
+        if ((now.code[r] & 0x7fu) == 0x7fu) factors[r] = 0x7fc07fc0u;  // not a number
       } else if constexpr (Codec<Format>::scaled) {
         factors[r] = factors_e8m0(now.code[r] * 0x00010001u);
       }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "src/ops/cuda/select_decode_middle_sm90.cuh"
 #include "src/ops/cuda/select_decode_sm90.cuh"
 
 namespace m3::ops::cuda {
@@ -23,12 +24,10 @@ std::int64_t scores_and_notes(const SelectArgs& args) {
          (blocks + most_notes(blocks, args.batch.sequences, blocks_of_threads(args)));
 }
 
-template <bool Fp8, int Sets, int Stages, int ColumnTiles>
+template <class Shape, void (*Kernel)(SelectArgs, DecodeCall)>
 cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
-  using Shape = DecodeShape<Fp8, Sets, Stages>;
   static int allowed = 0;
-  const auto kernel = select_blocks_decode_sm90<Fp8, Sets, Stages, ColumnTiles>;
-  const cudaError_t error = allow_shared(kernel, Shape::shared_bytes, allowed);
+  const cudaError_t error = allow_shared(Kernel, Shape::shared_bytes, allowed);
   if (error != cudaSuccess) return error;
   const int groups = blocks_of_threads(args);
   DecodeCall call{};
@@ -37,7 +36,18 @@ cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
   call.notes =
       reinterpret_cast<std::uint32_t*>(args.scores) + std::int64_t{args.batch.tokens} * args.heads * call.blocks;
   call.counters = args.counters;
-  return launch(kernel, static_cast<unsigned>(groups), Shape::threads, Shape::shared_bytes, stream, args, call);
+  return launch(Kernel, static_cast<unsigned>(groups), Shape::threads, Shape::shared_bytes, stream, args, call);
+}
+
+template <bool Fp8, int Sets, int Stages, int ColumnTiles>
+cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
+  return run<DecodeShape<Fp8, Sets, Stages>, select_blocks_decode_sm90<Fp8, Sets, Stages, ColumnTiles>>(args, stream);
+}
+
+template <bool Fp8, int Sets, int Stages>
+cudaError_t run_middle(const SelectArgs& args, cudaStream_t stream) {
+  return run<middle::Shape<Fp8, Sets, Stages>, middle::select_blocks_decode_middle_sm90<Fp8, Sets, Stages>>(args,
+                                                                                                            stream);
 }
 
 }  // namespace
@@ -54,6 +64,10 @@ bool select_decode_takes_sm90(const SelectArgs& args) {
 cudaError_t launch_select_decode_sm90(const SelectArgs& args, cudaStream_t stream) {
   const bool fp8 = args.index_k.dtype == DType::f8_e4m3;
   if (args.batch.longest_query * args.heads <= 8) {
+    if (const int blocks = blocks_of(args.batch.longest_context);
+        blocks > middle::least_blocks && blocks <= most_direct) {
+      return fp8 ? run_middle<true, 2, 6>(args, stream) : run_middle<false, 2, 4>(args, stream);
+    }
     // As much on its way ahead of the kernel before as there is room for.
     return fp8 ? run<true, 2, 12, 1>(args, stream) : run<false, 2, 6, 1>(args, stream);
   }

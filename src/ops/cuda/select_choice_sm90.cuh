@@ -88,27 +88,18 @@ struct Candidates {
   __device__ __forceinline__ int begin_of(int i) const {
     return ranged ? __shfl_sync(all_lanes, from, i) : from + i * warp_size;
   }
-  // The 32s from `first` on. All are asked for, whatever they are, and at once: in branches each was waited for.
+  // The 32s from `first` on.
   template <int Count>
   __device__ __forceinline__ void load(int first, int lane, std::uint32_t (&keys)[Count]) const {
-    unsigned there = 0;
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
       const int id = begin_of(first + i) + lane;
-      int end = first + i < count ? to : 0;
-      if (ranged) end = __shfl_sync(all_lanes, to, first + i);  // lanes past `count` have none
-      there |= (id < end ? 1u : 0u) << i;
-      keys[i] = static_cast<std::uint32_t>(id < end ? id : 0);
+      const int end = ranged ? __shfl_sync(all_lanes, to, first + i) : to;
+      keys[i] = 0;
+      if (first + i < count && id < end) {
+        keys[i] = dry ? static_cast<std::uint32_t>(id) * 0x9e3779b1u | 1u : __ldcg(array + id);
+      }
     }
-    if (dry) {
-#pragma unroll
-      for (int i = 0; i < Count; ++i) keys[i] = keys[i] * 0x9e3779b1u | 1u;
-    } else {
-#pragma unroll
-      for (int i = 0; i < Count; ++i) keys[i] = __ldcg(array + keys[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < Count; ++i) keys[i] = (there >> i & 1) != 0 ? keys[i] : 0;
   }
 };
 

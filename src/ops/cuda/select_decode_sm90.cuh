@@ -91,6 +91,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   const int warp = thread / warp_size;
   const int sequences = args.batch.sequences;
   const int me = static_cast<int>(blockIdx.x), groups = static_cast<int>(gridDim.x);
+  asm volatile("griddepcontrol.launch_dependents;");
   if (thread == 0) {
     for (int s = 0; s < Stages; ++s) {
       barrier_init(&full[s], 1);
@@ -244,13 +245,14 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     }
     sync_workers();
   }
+  int side = 0;
   // Notes are made where a sequence is long, by those who share it.
   const auto first_group = [&](int begin) { return run_of(units, begin, groups); };
   const auto a_group = [&] { return (units / groups + 1 + warp_size - 1) / warp_size; };
   // The first sequence is counted with the last, where there are several: both answers take as long as one.
+  bool pending = false;
   const auto first_unit = [&] { return run_begin(units, me, groups); };
   const auto first_sequence = [&] { return find_run(unit_begin, sequences, first_unit()); };
-  bool later = false;  // than the first sequence
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
@@ -260,7 +262,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       const int rows = (token_begin[sequence + 1] - first_token) * heads;
       const int first_row = first_token * heads;
       const bool noted = end - begin > most_direct;
-      const int side = ColumnTiles == 1 && later ? 1 : 0;
       uint4 q[holds_queries ? 4 : 1];
       if constexpr (holds_queries) {
 #pragma unroll
@@ -356,12 +357,15 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       }
       const bool alone = count == end - begin, more = unit + count < last_unit;
       if (ColumnTiles == 1 && more) {
-        if (later && thread < pieces) {  // the second one's came with the first one's
-          store_piece(1, thread, load_piece(next_from(sequence, unit + count), thread));
+        side ^= 1;
+        if (unit != first_unit() && thread < pieces) {  // the second one's came with the first one's
+          store_piece(side, thread, load_piece(next_from(sequence, unit + count), thread));
         }
       }
       sync_workers();
-      if (!more || alone) {
+      if (more && !alone) {
+        pending = true;
+      } else {
         const auto count_in = [&](int of_sequence, int own) {
           const int all = unit_begin[of_sequence + 1] - unit_begin[of_sequence];
           const unsigned before = add_in_order(&call.counters[of_sequence], static_cast<unsigned>(own));
@@ -369,15 +373,12 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           if (last) call.counters[of_sequence] = 0;
           return last ? 1 : 0;
         };
-        const bool last_of_several = !more && later;
-        if (!alone || last_of_several) {
+        const bool both = !more && pending;
+        if (!alone || both) {
           if (thread == 0) is_last[0] = alone ? 1 : count_in(sequence, count);
           if (thread == warp_size) {
-            is_last[1] = 0;
-            if (last_of_several) {
-              const int first = first_sequence(), from = first_unit();
-              if (unit_begin[first] != from) is_last[1] = count_in(first, unit_begin[first + 1] - from);
-            }
+            const int first = first_sequence();
+            is_last[1] = both ? count_in(first, unit_begin[first + 1] - first_unit()) : 0;
           }
           sync_workers();
           chooses = (is_last[0] != 0 ? 1u : 0u) | (is_last[1] != 0 ? 2u : 0u);
@@ -395,12 +396,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
       const std::int64_t first_row = std::int64_t{first_token} * heads;
       const bool noted = end - begin > most_direct;
       const Contributors contributors{units, groups, begin, end, first_group(begin), a_group()};
-      // The next kernel begins behind this one's last wait for memory: the copies with which another one of these begins,
-      // 25 MB, would be ahead of the scores (1 token of 128K: they came after 5 us, of 17).
-      const auto let_next_begin = [&] {
-        if (!dry && (chooses & (chooses - 1)) == 0) asm volatile("griddepcontrol.launch_dependents;");
-      };
-      if (!noted) let_next_begin();
       const bool directly = end - begin <= list_room;
       const int split = directly ? 1 : split_of(rows);
       const int worker = dry ? 0 : warp;
@@ -430,11 +425,8 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             blocks[h] = h * warp_size + lane;
-            keys[h] = static_cast<std::uint32_t>(blocks[h]);
-            if (!dry) keys[h] = __ldcg((there ? of_row : scores) + min(blocks[h], end - begin - 1));
+            keys[h] = there && !dry && blocks[h] < end - begin ? __ldcg(of_row + blocks[h]) : 0;
           }
-#pragma unroll
-          for (int h = 0; h < 2; ++h) keys[h] = there && blocks[h] < end - begin ? keys[h] : 0;
         } else {
           // Where there are notes, the best of them first: the best scores are among those that they stand for.
           const auto part_of = [&](const std::uint32_t* array, int count) {
@@ -450,7 +442,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
           for (int round = noted ? 0 : 1; round < 2; ++round) {
             const int chosen = there ? choose_of(of, choice.slots, list, lane) : 0;
             if (lane == 0) list_count[warp] = chosen;
-            if (noted && round == 1) let_next_begin();
             sync_row();
             merge_lists(&lists[warp - part], &list_count[warp - part], dry ? 1 : split, lane, keys, blocks);
             if (round == 1) break;
@@ -487,7 +478,6 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     }
     unit += count;
     sequence = next_from(sequence, unit);
-    later = true;
   }
 #endif
 }

@@ -9,10 +9,10 @@ namespace m3::ops::cuda {
 inline constexpr int experts_hidden = 6144;  // at most; half of it between the products
 inline constexpr int experts_items = 1024;   // at most, chosen by experts
 // Up to how many tokens it is the fastest. On an H200, 4 of 128 experts of 6144 x 3072 a token, microseconds:
-//   tokens        1     8    32    64   128   256   others at 128   at 256
-//   mxfp4      46.5   236   699   949  1673  2081            -      2640
-//   nvfp4      49.0   270   766  1035  1964  2333            -         -
-//   mxfp8      68.9   440  1188  1712  2884  3494         2454      3328
+//   tokens        1     8    32    64    96   128   others at 96   at 128
+//   mxfp4      45.0   250   692   992  1411  1673            1810     1606
+//   nvfp4      45.7   247   739   984  1387     -            1736     1568
+//   mxfp8      67.0   447  1246  1727     -  2884            2260     2104
 inline constexpr int experts_tokens = 256;
 inline constexpr int experts_tokens_mxfp8 = 64;
 

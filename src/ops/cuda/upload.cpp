@@ -7,10 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -53,28 +54,25 @@ std::vector<Part> cut(std::span<const Transfer> transfers) {
 // for every page.
 class Pinned {
  public:
-  explicit Pinned(std::size_t bytes) : bytes_((bytes + huge_page - 1) / huge_page * huge_page) {
-    void* memory = std::aligned_alloc(huge_page, bytes_);
-    if (memory == nullptr) check_pinned(cudaErrorMemoryAllocation);
-    data_ = static_cast<std::byte*>(memory);
-    prefer_huge_pages(memory, bytes_);
-    const cudaError_t error = cudaHostRegister(data_, bytes_, cudaHostRegisterDefault);
-    if (error == cudaSuccess) return;
-    std::free(memory);
-    check_pinned(error);
+  explicit Pinned(std::size_t bytes)
+      : bytes_((bytes + huge_page - 1) / huge_page * huge_page),
+        data_(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t{huge_page}, std::nothrow))) {
+    if (data_ == nullptr) check_pinned(cudaErrorMemoryAllocation);
+    prefer_huge_pages(data_.get(), bytes_);
+    check_pinned(cudaHostRegister(data_.get(), bytes_, cudaHostRegisterDefault));
   }
-  ~Pinned() {
-    cudaHostUnregister(data_);
-    std::free(data_);
-  }
+  ~Pinned() { cudaHostUnregister(data_.get()); }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
 
  private:
   static constexpr std::size_t huge_page = std::size_t{2} << 20;
+  struct Release {
+    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{huge_page}); }
+  };
   std::size_t bytes_;
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, Release> data_;
 };
 
 // A thread's stream and its buffers, which lie at `memory`.

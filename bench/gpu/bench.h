@@ -48,9 +48,12 @@ class Bench {
   }
 
   // Whether a row is asked for: its operation and what it is of.
-  bool is_wanted(const std::string& operation, const std::string& what) const {
-    return only_.empty() || (operation + " " + what).find(only_) != std::string::npos;
+  bool is_wanted(const std::string& operation, const std::string& what) {
+    const bool wanted = only_.empty() || (operation + " " + what).find(only_) != std::string::npos;
+    any_wanted_ = any_wanted_ || wanted;
+    return wanted;
   }
+  bool any_wanted() const { return any_wanted_; }
   std::byte* memory(std::int64_t bytes) { return memory_.emplace_back(backend->allocate(bytes)).data(); }
   std::byte* random(std::int64_t bytes, RandomFill fill) {
     std::byte* data = memory(bytes);
@@ -197,6 +200,7 @@ class Bench {
   ThreadPool pool_;
   double seconds_, rested_ = 0;
   std::string only_;
+  bool any_wanted_ = false;
   std::vector<ops::Memory> memory_;
   ops::Memory workspace_;
   std::uint64_t key_ = 0, pass_key_ = 0;

@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::string failed;
+  bool any_wanted = only.empty();
   try {
     Bench bench(seconds, only);
     bench.read_rate = m3::ops::cuda::measure_read_bandwidth();
@@ -72,9 +73,14 @@ int main(int argc, char** argv) {
         bench.clear();
       }
     }
+    any_wanted = any_wanted || bench.any_wanted();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_bench: %s\n", error.what());
     return 1;
+  }
+  if (!any_wanted) {
+    std::fprintf(stderr, "gpu_bench: no row of linear, experts, select or attention has '%s' in it\n", only.c_str());
+    return 2;
   }
   if (failed.empty()) return 0;
   std::fprintf(stderr, "gpu_bench: failed:%s; the lines with FAILED say how\n", failed.c_str());

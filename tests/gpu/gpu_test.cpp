@@ -1,5 +1,6 @@
 // Every operation of the CUDA backend against the scalar judge, on the GPU of this machine. Fails where there is
 // none. gpu_test [--quick] [--filter NAME] [--format NAME] [--deterministic]
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -42,6 +43,11 @@ int main(int argc, char** argv) {
                    "[--filter rows|linear|qkv|select|attention|experts|sample|vision|limits|long|wide|extremes]\n");
       return 2;
     }
+  }
+  const auto is_asked = [&](m3::WeightFormat format) { return m3::weight_format_name(format) == options.format; };
+  if (!options.format.empty() && std::ranges::none_of(m3::test::all_formats, is_asked)) {
+    std::fprintf(stderr, "gpu_test: weights have no format '%s'\n", options.format.c_str());
+    return 2;
   }
   if (const std::string reason = m3::ops::cuda::no_device_reason(); !reason.empty()) {
     std::fprintf(stderr, "gpu_test: %s\n", reason.c_str());

@@ -41,13 +41,14 @@ cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
 
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
 cudaError_t run(const SelectArgs& args, cudaStream_t stream) {
-  return run<DecodeShape<Fp8, Sets, Stages>, select_blocks_decode_sm90<Fp8, Sets, Stages, ColumnTiles>>(args, stream);
+  return run<DecodeShape<Fp8, Sets, Stages, 2>, select_blocks_decode_sm90<Fp8, Sets, Stages, ColumnTiles>>(args,
+                                                                                                           stream);
 }
 
 template <bool Fp8, int Sets, int Stages>
 cudaError_t run_middle(const SelectArgs& args, cudaStream_t stream) {
-  return run<middle::Shape<Fp8, Sets, Stages>, middle::select_blocks_decode_middle_sm90<Fp8, Sets, Stages>>(args,
-                                                                                                            stream);
+  return run<DecodeShape<Fp8, Sets, Stages, 1>, middle::select_blocks_decode_middle_sm90<Fp8, Sets, Stages>>(args,
+                                                                                                             stream);
 }
 
 }  // namespace

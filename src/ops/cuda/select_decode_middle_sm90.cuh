@@ -4,17 +4,12 @@
 // an H200 one token of 128K: 13.4 us, and 17.3 there; 16 of them 127.4 and 129.0.
 #pragma once
 
-#include "src/ops/cuda/select_decode_sm90.cuh"
+#include "src/ops/cuda/select_choice_sm90.cuh"
+#include "src/ops/cuda/select_run_sm90.cuh"
 
 namespace m3::ops::cuda::middle {
 
 inline constexpr int least_blocks = 512;  // of 64 x 64K both took 246 us
-
-// Up to 64 blocks of one row and their keys, ascending by block.
-struct ShortList {
-  std::uint32_t keys[64];
-  int ids[64];
-};
 
 // A warp's gathering of what is at least as high as `least`: all above it, and of those that tie with it the first
 // `wanted`.
@@ -28,7 +23,7 @@ struct Gathering {
     ties += __popc(equal);
     const unsigned taken = __ballot_sync(all_lanes, take);
     const int place = count + __popc(taken & below);
-    if (take && place < 64) list.keys[place] = key, list.ids[place] = id;
+    if (take && place < list_room) list.keys[place] = key, list.ids[place] = id;
     count += __popc(taken);
   }
 };
@@ -83,32 +78,6 @@ __device__ __forceinline__ int keep_best(ShortList& list, int count, int wanted,
   return chosen;
 }
 
-// The same of scores[from, to) where the list is too short for what is high: one after another.
-__device__ __noinline__ int choose_slowly(const std::uint32_t* scores, int from, int to, int wanted, ShortList& list,
-                                          int lane) {
-  std::uint32_t last_key = 0xffffffffu, mine_key = 0;
-  int last_id = -1, mine_id = -1, chosen = 0;
-  for (; chosen < wanted; ++chosen) {
-    std::uint32_t best = 0;
-    int best_id = 0x7fffffff;
-    for (int at = from + lane; at < to; at += warp_size) {
-      const std::uint32_t value = __ldcg(scores + at);
-      const bool after = value < last_key || (value == last_key && at > last_id);
-      if (after && value > best) best = value, best_id = at;
-    }
-    last_key = __reduce_max_sync(all_lanes, best);
-    if (last_key == 0) break;
-    last_id =
-        static_cast<int>(__reduce_min_sync(all_lanes, best == last_key ? static_cast<unsigned>(best_id) : 0xffffffffu));
-    if (lane == chosen) mine_key = last_key, mine_id = last_id;
-  }
-  int smaller = 0;
-  for (int i = 0; i < chosen; ++i) smaller += __shfl_sync(all_lanes, mine_id, i) < mine_id ? 1 : 0;
-  if (lane < chosen) list.keys[smaller] = mine_key, list.ids[smaller] = mine_id;
-  __syncwarp();
-  return chosen;
-}
-
 // Of scores[from, to), to - from <= 32 · Held, the `wanted` (at most 16) best, ties to the lower block, into the front of
 // `list`, ascending; by one warp. Returns how many.
 template <int Held>
@@ -127,28 +96,20 @@ __device__ __forceinline__ int choose_of_run(const std::uint32_t* scores, int fr
 #pragma unroll
   for (int i = 0; i < Held; ++i) gathering.add(values[i], from + i * warp_size + lane, list, lane);
   __syncwarp();
-  if (gathering.count > 64) return choose_slowly(scores, from, to, wanted, list, lane);
+  if (gathering.count > list_room) {
+    return choose_slowly({scores, false, false, from, to, (to - from + warp_size - 1) / warp_size}, wanted, list, lane);
+  }
   return keep_best(list, gathering.count, wanted, lane);
 }
 
-// `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
-template <bool Fp8, int Sets, int Stages>
-struct Shape {
-  static_assert(Stages % Sets == 0);  // a stage's every round is one set's: who waits has seen the round before
-  static constexpr int warps = 8 * Sets;
-  static constexpr int threads = (warps + 1) * warp_size;
-  static constexpr int stage_bytes = page_tokens * head_dim * (Fp8 ? 1 : 2);
-  static constexpr int shared_bytes = Stages * stage_bytes;
-};
-
 // The last warp copies.
 template <bool Fp8, int Sets, int Stages>
-__global__ void __launch_bounds__(Shape<Fp8, Sets, Stages>::threads, 1)
+__global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages, 1>::threads, 1)
     select_blocks_decode_middle_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
-  using Own = Shape<Fp8, Sets, Stages>;
-  constexpr int warps = Own::warps;
+  using Shape = DecodeShape<Fp8, Sets, Stages, 1>;
+  constexpr int warps = Shape::warps;
   constexpr int workers = warps * warp_size;
   constexpr int columns = 8;  // the tokens of a sequence times heads
   constexpr int held = 128;   // key blocks whose scores are kept before they are written out
@@ -173,85 +134,18 @@ __global__ void __launch_bounds__(Shape<Fp8, Sets, Stages>::threads, 1)
     }
     fence_barrier_init();
   }
-  // Positions and page tables stand since before the pass. Where all decode, token s is sequence s's.
-  for (int s = thread; s < sequences; s += Own::threads) {
-    const int first = args.batch.query_begin[s];
-    int last = min(s, args.batch.tokens - 1);
-    int position = args.batch.positions[last], owner = args.batch.sequence_of_token[last];
-    const int context = args.batch.context_lengths[s];
-    const int end = args.batch.query_begin[s + 1];
-    if (end - 1 != last && end > first) {
-      last = end - 1;
-      position = args.batch.positions[last];
-      owner = args.batch.sequence_of_token[last];
-    }
-    int cost = 0;
-    if (end > first && owner == s && position >= 0 && position < context) {
-      const Choice choice(args, position);
-      cost = choice.candidates(args.init_blocks);
-      if (cost <= choice.slots) cost = 0;
-    }
-    unit_begin[s + 1] = cost;
-  }
-  for (int i = thread; i < (held + 1) * columns; i += Own::threads) (&best[0][0])[i] = 0;
+  for (int s = thread; s < sequences; s += Shape::threads) unit_begin[s + 1] = SequenceWork(args, s).units;
+  for (int i = thread; i < (held + 1) * columns; i += Shape::threads) (&best[0][0])[i] = 0;
   if (thread == 0) unit_begin[0] = 0;
   __syncthreads();
-  if (sequences > 1) {
-    if (warp == 0) {
-      int sum = 0;
-      for (int base = 0; base < sequences; base += warp_size) {
-        int value = base + lane < sequences ? unit_begin[base + lane + 1] : 0;
-        for (int offset = 1; offset < 32; offset *= 2) {
-          const int other = __shfl_up_sync(all_lanes, value, offset);
-          if (lane >= offset) value += other;
-        }
-        if (base + lane < sequences) unit_begin[base + lane + 1] = sum + value;
-        sum += __shfl_sync(all_lanes, value, 31);
-      }
-    }
-    __syncthreads();
-  }
+  sum_units(unit_begin, sequences, warp, lane);
   const int units = unit_begin[sequences];
   int unit = run_begin(units, me, groups);
   const int last_unit = run_begin(units, me + 1, groups);
   int sequence = unit < last_unit ? find_run(unit_begin, sequences, unit) : sequences;
 
   if (warp == warps) {
-    int stage = 0;
-    unsigned phase = 1;
-    bool waited = false;
-    while (unit < last_unit) {
-      const int begin = unit_begin[sequence];
-      const int count = min(unit_begin[sequence + 1], last_unit) - unit;
-      const int block = args.init_blocks + unit - begin;
-      const int written = args.batch.positions[args.batch.query_begin[sequence]] / page_tokens;  // before this step
-      int pages = -1;
-      for (int i = 0; i < count; ++i) {
-        if (i % warp_size == 0) {
-          pages = i + lane < count ? index_page(args.batch, sequence, block + i + lane) : -1;
-        }
-        const int page = __shfl_sync(all_lanes, pages, i % warp_size);
-        if (!waited && block + i >= written) {
-          asm volatile("griddepcontrol.wait;" ::: "memory");
-          waited = true;
-        }
-        barrier_wait(&empty[stage], phase);
-        if (lane == 0) {
-          absent[stage] = page < 0 ? 1 : 0;
-          if (page < 0) {
-            barrier_arrive(&full[stage]);
-          } else {
-            barrier_expect(&full[stage], Own::stage_bytes);
-            copy_bulk_once(ring + stage * Own::stage_bytes, page_run(args.index_k, page, 0, Row::element_bytes),
-                           Own::stage_bytes, &full[stage]);
-          }
-        }
-        if (++stage == Stages) stage = 0, phase ^= 1;
-      }
-      unit += count;
-      ++sequence;
-      while (unit < last_unit && unit_begin[sequence + 1] == unit) ++sequence;
-    }
+    copy_run<Fp8, Shape>(args, ring, full, empty, absent, unit_begin, unit, last_unit, sequence, lane);
     return;
   }
 
@@ -268,19 +162,9 @@ __global__ void __launch_bounds__(Shape<Fp8, Sets, Stages>::threads, 1)
   };
   int own_limit = unit < last_unit ? limit_of_row(sequence, own_row(sequence)) : -1;
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  // Sequences of no work, and rows that belong to none.
   if (units == 0 || sequences > 1 || args.batch.tokens > 1) {
-    for (int s = me; s < sequences; s += groups) {
-      if (unit_begin[s + 1] != unit_begin[s]) continue;
-      const int first = args.batch.query_begin[s] * heads, end = args.batch.query_begin[s + 1] * heads;
-      for (int row = first + warp; row < end; row += warps) write_unscored_row(args, row / heads, row % heads, lane);
-    }
-    if (me == groups - 1) {
-      const int first = sequences > 0 ? args.batch.query_begin[sequences] : 0;
-      for (int row = first * heads + warp; row < args.batch.tokens * heads; row += warps) {
-        write_unscored_row(args, row / heads, row % heads, lane);
-      }
-    }
+    const auto begin_of = [&](int s) { return sequences > 0 ? args.batch.query_begin[s] : 0; };
+    write_unscored(args, unit_begin, begin_of, warp, warps, lane);
   }
 
   const int g = lane / 4;
@@ -289,10 +173,7 @@ __global__ void __launch_bounds__(Shape<Fp8, Sets, Stages>::threads, 1)
   int next = 0;  // blocks seen so far
   const auto sync_workers = [] { sync_threads_of(1, workers); };
   auto* const scores = reinterpret_cast<std::uint32_t*>(args.scores);
-  const auto cast = [](std::uint32_t pair) {
-    if constexpr (!Fp8) return pair;
-    return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
-  };
+  const auto cast = [](std::uint32_t pair) { return as_stored<Fp8>(pair); };
   while (unit < last_unit) {
     const int begin = unit_begin[sequence], end = unit_begin[sequence + 1];
     const int count = min(end, last_unit) - unit;
@@ -317,18 +198,12 @@ __global__ void __launch_bounds__(Shape<Fp8, Sets, Stages>::threads, 1)
         barrier_wait(&full[stage], static_cast<unsigned>(next / Stages) & 1);
         const bool gone = absent[stage] != 0;
         std::uint32_t k0[16], k1[16];
-        const std::byte* from = ring + stage * Own::stage_bytes + (warp % 8 * 16 + g) * (head_dim * Row::element_bytes);
+        const std::byte* from =
+            ring + stage * Shape::stage_bytes + (warp % 8 * 16 + g) * (head_dim * Row::element_bytes);
         Row::load_k(from, j, k0);
         Row::load_k(from + 8 * head_dim * Row::element_bytes, j, k1);
-        const auto offer = [&](const float(&s)[2][4], int column) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
-            for (int offset = 4; offset < 32; offset *= 2) {
-              high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
-            }
-            if (g == 0) atomicMax(&best[column + 2 * j + c][i], score_key(gone ? no_score : high));
-          }
+        const auto offer = [&](const float(&s)[2][4], int first_column) {
+          offer_scores(s, gone, lane, [&](int column) -> std::uint32_t& { return best[first_column + column][i]; });
         };
         float s[2][4] = {};
 #pragma unroll
@@ -381,10 +256,8 @@ __global__ void __launch_bounds__(Shape<Fp8, Sets, Stages>::threads, 1)
           if (choice.slots > 0 && to > from) {
             if (to - from <= 4 * warp_size) {
               chosen = choose_of_run<4>(of_row, from, to, choice.slots, list, lane);
-            } else if (to - from <= 16 * warp_size) {
-              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
             } else {
-              chosen = choose_slowly(of_row, from, to, choice.slots, list, lane);
+              chosen = choose_of_run<16>(of_row, from, to, choice.slots, list, lane);
             }
           }
           if (lane == 0) list_count[warp] = chosen;

@@ -10,52 +10,10 @@
 
 #include <algorithm>
 
-#include "src/ops/cuda/attention.cuh"
 #include "src/ops/cuda/select_choice_sm90.cuh"
+#include "src/ops/cuda/select_run_sm90.cuh"
 
 namespace m3::ops::cuda {
-
-inline constexpr int most_decode_sequences = 511;
-
-struct DecodeCall {
-  int blocks;            // of a row of scores
-  int most_notes;        // of a row
-  std::uint32_t* notes;  // [rows, most_notes]
-  unsigned* counters;    // [sequences], zero between calls
-};
-
-// What the block wrote before (behind a barrier of its threads) is seen by whoever adds later, and the other way round.
-__device__ inline unsigned add_in_order(unsigned* counter, unsigned value) {
-  unsigned before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
-  return before;
-}
-
-// One row's ids where nothing had to be scored: none, or all.
-__device__ __forceinline__ void write_unscored_row(const SelectArgs& args, int token, int head, int lane) {
-  std::int32_t* ids = args.block_ids + (std::int64_t{token} * args.heads + head) * args.topk;
-  const int sequence = live_sequence(args.batch, token);
-  const Choice choice(args, sequence >= 0 ? args.batch.positions[token] : 0);
-  const bool live = sequence >= 0 && index_page(args.batch, sequence, choice.blocks - 1) >= 0;
-  const int count = live ? min(choice.candidates(args.init_blocks), choice.slots) : 0;
-  for (int i = lane; i < args.topk; i += warp_size) {
-    ids[i] = !live                                          ? -1
-             : i < choice.leading                           ? i
-             : i < choice.leading + count                   ? args.init_blocks + i - choice.leading
-             : i < choice.leading + count + choice.trailing ? choice.local_begin + i - choice.leading - count
-                                                            : -1;
-  }
-}
-
-// `Sets` of eight warps, 16 keys of a block each; a set takes every Sets-th block.
-template <bool Fp8, int Sets, int Stages>
-struct DecodeShape {
-  static_assert(Stages % Sets == 0);  // a stage's every round is one set's: who waits has seen the round before
-  static constexpr int warps = 8 * Sets;
-  static constexpr int threads = (warps + 2) * warp_size;
-  static constexpr int stage_bytes = page_tokens * head_dim * (Fp8 ? 1 : 2);
-  static constexpr int shared_bytes = Stages * stage_bytes;
-};
 
 // Scores of a sequence are chosen from directly up to this many; above, by notes.
 inline constexpr int most_direct = 1024;
@@ -65,11 +23,11 @@ inline constexpr int no_blocks = -1, several_tokens = -2;
 
 // 8 · ColumnTiles columns: the tokens of a sequence times heads. Behind the workers, a warp copies, and one fetches code.
 template <bool Fp8, int Sets, int Stages, int ColumnTiles>
-__global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
+__global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages, 2>::threads, 1)
     select_blocks_decode_sm90(const __grid_constant__ SelectArgs args, const __grid_constant__ DecodeCall call) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Row = CacheRow<Fp8>;
-  using Shape = DecodeShape<Fp8, Sets, Stages>;
+  using Shape = DecodeShape<Fp8, Sets, Stages, 2>;
   constexpr int warps = Shape::warps;
   constexpr int workers = warps * warp_size;
   constexpr int columns = 8 * ColumnTiles;
@@ -99,93 +57,32 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
     }
     fence_barrier_init();
   }
-  // Positions and page tables stand since before the pass. Where all decode, token s is sequence s's.
   if (thread == 0) token_begin[sequences] = sequences > 0 ? args.batch.query_begin[sequences] : 0;
   for (int s = thread; s < sequences; s += Shape::threads) {
-    const int first = args.batch.query_begin[s];
-    int last = min(s, args.batch.tokens - 1);
-    int position = args.batch.positions[last], owner = args.batch.sequence_of_token[last];
-    const int context = args.batch.context_lengths[s];
-    const int end = args.batch.query_begin[s + 1];
-    if (end - 1 != last && end > first) {
-      last = end - 1;
-      position = args.batch.positions[last];
-      owner = args.batch.sequence_of_token[last];
-    }
-    int cost = 0, own = no_blocks;
-    if (end > first && owner == s && position >= 0 && position < context) {
-      const Choice choice(args, position);
-      cost = choice.candidates(args.init_blocks);
-      if (cost <= choice.slots) cost = 0;
-      if (end - first > 1) {
+    const SequenceWork work(args, s);
+    int own = no_blocks;
+    if (work.position >= 0) {
+      if (work.end - work.first > 1) {
         own = several_tokens;
-      } else if (index_page(args.batch, s, choice.blocks - 1) >= 0) {
-        own = position;
+      } else if (index_page(args.batch, s, Choice(args, work.position).blocks - 1) >= 0) {
+        own = work.position;
       }
     }
-    unit_begin[s + 1] = cost;
-    token_begin[s] = first;
+    unit_begin[s + 1] = work.units;
+    token_begin[s] = work.first;
     own_position[s] = own;
   }
   for (int i = thread; i < (held + 1) * columns; i += Shape::threads) (&best[0][0])[i] = 0;
   if (thread == 0) unit_begin[0] = 0;
   __syncthreads();
-  if (sequences > 1) {
-    if (warp == 0) {
-      int sum = 0;
-      for (int base = 0; base < sequences; base += warp_size) {
-        int value = base + lane < sequences ? unit_begin[base + lane + 1] : 0;
-        for (int offset = 1; offset < 32; offset *= 2) {
-          const int other = __shfl_up_sync(all_lanes, value, offset);
-          if (lane >= offset) value += other;
-        }
-        if (base + lane < sequences) unit_begin[base + lane + 1] = sum + value;
-        sum += __shfl_sync(all_lanes, value, 31);
-      }
-    }
-    __syncthreads();
-  }
+  sum_units(unit_begin, sequences, warp, lane);
   const int units = unit_begin[sequences];
   int unit = run_begin(units, me, groups);
   const int last_unit = run_begin(units, me + 1, groups);
   int sequence = unit < last_unit ? find_run(unit_begin, sequences, unit) : sequences;
 
   if (warp == warps) {
-    int stage = 0;
-    unsigned phase = 1;
-    bool waited = false;
-    while (unit < last_unit) {
-      const int begin = unit_begin[sequence];
-      const int count = min(unit_begin[sequence + 1], last_unit) - unit;
-      const int block = args.init_blocks + unit - begin;
-      const int written = args.batch.positions[args.batch.query_begin[sequence]] / page_tokens;  // before this step
-      int pages = -1;
-      for (int i = 0; i < count; ++i) {
-        if (i % warp_size == 0) {
-          pages = i + lane < count ? index_page(args.batch, sequence, block + i + lane) : -1;
-        }
-        const int page = __shfl_sync(all_lanes, pages, i % warp_size);
-        if (!waited && block + i >= written) {
-          asm volatile("griddepcontrol.wait;" ::: "memory");
-          waited = true;
-        }
-        barrier_wait(&empty[stage], phase);
-        if (lane == 0) {
-          absent[stage] = page < 0 ? 1 : 0;
-          if (page < 0) {
-            barrier_arrive(&full[stage]);
-          } else {
-            barrier_expect(&full[stage], Shape::stage_bytes);
-            copy_bulk_once(ring + stage * Shape::stage_bytes, page_run(args.index_k, page, 0, Row::element_bytes),
-                           Shape::stage_bytes, &full[stage]);
-          }
-        }
-        if (++stage == Stages) stage = 0, phase ^= 1;
-      }
-      unit += count;
-      ++sequence;
-      while (unit < last_unit && unit_begin[sequence + 1] == unit) ++sequence;
-    }
+    copy_run<Fp8, Shape>(args, ring, full, empty, absent, unit_begin, unit, last_unit, sequence, lane);
     return;
   }
 
@@ -196,18 +93,9 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   const bool dry = warp > warps;
   if (dry && unit >= last_unit) return;
   if (!dry) asm volatile("griddepcontrol.wait;" ::: "memory");
-  // Sequences of no work, and rows that belong to none.
   if (!dry && (units == 0 || sequences > 1 || args.batch.tokens > 1)) {
-    for (int s = me; s < sequences; s += groups) {
-      if (unit_begin[s + 1] != unit_begin[s]) continue;
-      const int first = token_begin[s] * heads, end = token_begin[s + 1] * heads;
-      for (int row = first + warp; row < end; row += warps) write_unscored_row(args, row / heads, row % heads, lane);
-    }
-    if (me == groups - 1) {
-      for (int row = token_begin[sequences] * heads + warp; row < args.batch.tokens * heads; row += warps) {
-        write_unscored_row(args, row / heads, row % heads, lane);
-      }
-    }
+    write_unscored(
+        args, unit_begin, [&](int s) { return token_begin[s]; }, warp, warps, lane);
   }
 
   const int g = lane / 4;
@@ -215,10 +103,7 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
   const int set = warp / 8;
   int next = 0;  // blocks seen so far
   const auto sync_workers = [] { sync_threads_of(1, workers); };
-  const auto cast = [](std::uint32_t pair) {
-    if constexpr (!Fp8) return pair;
-    return pack_bf16(widen_e4m3(narrow_e4m3(low_bf16(pair))), widen_e4m3(narrow_e4m3(high_bf16(pair))));
-  };
+  const auto cast = [](std::uint32_t pair) { return as_stored<Fp8>(pair); };
   // Eight numbers of a sequence's queries, one row's: piece i of 16.
   const auto load_piece = [&](int of_sequence, int i) {
     const int first = token_begin[of_sequence], column = i / 16;
@@ -298,15 +183,8 @@ __global__ void __launch_bounds__(DecodeShape<Fp8, Sets, Stages>::threads, 1)
               mma_bf16(s[1], k0[4 * c + 2], k1[4 * c + 2], k0[4 * c + 3], k1[4 * c + 3], v.z, v.w);
             }
           };
-          const auto offer = [&](const float(&s)[2][4], int column) {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              float high = fmaxf(fmaxf(s[0][c] + s[1][c], s[0][c + 2] + s[1][c + 2]), no_score);
-              for (int offset = 4; offset < 32; offset *= 2) {
-                high = fmaxf(high, __shfl_xor_sync(all_lanes, high, offset));
-              }
-              if (g == 0) atomicMax(&best[column + 2 * j + c][i], score_key(gone ? no_score : high));
-            }
+          const auto offer = [&](const float(&s)[2][4], int first_column) {
+            offer_scores(s, gone, lane, [&](int column) -> std::uint32_t& { return best[first_column + column][i]; });
           };
           if constexpr (ColumnTiles == 1) {
             float s[2][4] = {};
